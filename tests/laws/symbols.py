@@ -16,19 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch._decomp import decomposition_table
 
-from tests.laws.polynomials import (
-    ELEMENTWISE,
-    ONE,
-    OPAQUE,
-    Function,
-    Polynomial,
-    add,
-    atom,
-    div,
-    frozen,
-    mul,
-    number,
-)
+from tests.laws.polynomials import ELEMENTWISE, ONE, OPAQUE, Function, Polynomial, add, atom, div, frozen, mul, number
 
 
 class Unsupported(Exception):

@@ -11,17 +11,7 @@ import click
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import (
-    DECISION,
-    EXIT_CODE,
-    EXIT_MEANING,
-    MEANING,
-    Effect,
-    Exit,
-    Expect,
-    Outcome,
-    Reach,
-)
+from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome, Reach
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats

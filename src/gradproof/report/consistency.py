@@ -13,16 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import (
-    DECISION,
-    EXIT_CODE,
-    REPORT_SCHEMA,
-    Effect,
-    Exit,
-    Expect,
-    Layer,
-    Outcome,
-)
+from gradproof.core.outcome import DECISION, EXIT_CODE, REPORT_SCHEMA, Effect, Exit, Expect, Layer, Outcome
 from gradproof.report.studies import ABSENT, FRESH, HOLDS, REJECTED, STALE, kernels_of
 
 Report = Mapping[str, Any]

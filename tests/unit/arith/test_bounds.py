@@ -9,13 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from gradproof.arith.bounds import (
-    accumulation_bound,
-    accumulation_witness,
-    clip_factor,
-    closed_form,
-    scaling_bound,
-)
+from gradproof.arith.bounds import accumulation_bound, accumulation_witness, clip_factor, closed_form, scaling_bound
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.rounding.accumulation import Setting, error_of
 

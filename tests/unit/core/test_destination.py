@@ -12,16 +12,7 @@ import pytest
 
 from gradproof.core import files as destination
 from gradproof.core.errors import GradproofError
-from gradproof.core.files import (
-    allowed,
-    cleared,
-    descriptor_of,
-    is_stream,
-    opened,
-    unwritten,
-    writable,
-    written,
-)
+from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, writable, written
 
 
 @pytest.fixture

@@ -18,12 +18,7 @@ from toy_workspace import answer, check, fresh, recorded, refutation, taken
 from gradproof.core.check import Finding
 from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import (
-    ANSWERS,
-    EvidenceStatus,
-    plain,
-    record,
-)
+from gradproof.evidence.record import ANSWERS, EvidenceStatus, plain, record
 from gradproof.evidence.store import Store, _misdated, read
 from gradproof.extras.attest.statement import CarriedStore, claimed, clock, files_of, files_text
 

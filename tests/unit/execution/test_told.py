@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from torch_bench import NETS, a_check, attempt
 
-from gradproof.core.timeline import (
-    LEFT_OUT,
-    MOST,
-    Tick,
-    as_lines,
-    as_svg,
-    from_json,
-    shortened,
-)
+from gradproof.core.timeline import LEFT_OUT, MOST, Tick, as_lines, as_svg, from_json, shortened
 from gradproof.execution.methods import counterexample, crosshair as crosshair_run
 from gradproof.execution.methods.counterexample import (
     CUT,

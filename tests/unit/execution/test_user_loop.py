@@ -15,14 +15,7 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import recorded_step as trace_run, user_loop
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
-from gradproof.execution.methods.user_loop import (
-    BUGS,
-    Bug,
-    LoopHarness,
-    LoopMutant,
-    mutants_of,
-    mutated,
-)
+from gradproof.execution.methods.user_loop import BUGS, Bug, LoopHarness, LoopMutant, mutants_of, mutated
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.hook_points import CLIPS
 

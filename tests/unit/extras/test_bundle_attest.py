@@ -26,12 +26,7 @@ from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.store import Store
 from gradproof.execution.pool import Pool
 from gradproof.execution.queries import parse
-from gradproof.extras.attest import (
-    manifest as inventory,
-    statement as derived,
-    write,
-    write as asking,
-)
+from gradproof.extras.attest import manifest as inventory, statement as derived, write, write as asking
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem
 from gradproof.extras.attest.verify import verify
 from gradproof.extras.attest.write import MadeBundle, Wanted, attest

@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_bench import (
-    EPOCH,
-    change,
-    change_manifest,
-    codes,
-    evidence_of,
-    forge,
-    load,
-    reseal,
-    reword,
-    save,
-)
+from bundle_bench import EPOCH, change, change_manifest, codes, evidence_of, forge, load, reseal, reword, save
 from toy_workspace import worker_command
 
 from gradproof import cli

@@ -10,12 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gradproof.extras.conformance import (
-    elementwise,
-    matmul,
-    matmul as flushing,
-    reductions,
-)
+from gradproof.extras.conformance import elementwise, matmul, matmul as flushing, reductions
 from gradproof.extras.conformance.elementwise import OPERATORS, Operator
 from gradproof.extras.conformance.machine import FLUSHES
 from gradproof.extras.conformance.report import HOLDS, REFUTED, KernelResult

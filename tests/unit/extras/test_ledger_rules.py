@@ -7,15 +7,7 @@ from itertools import product
 import pytest
 
 from gradproof.core.outcome import Effect, Outcome, Reach
-from gradproof.extras.claims.document import (
-    VERDICTS,
-    ClaimAnswer,
-    ClaimVerdict,
-    Part,
-    answer,
-    effect,
-    verdict,
-)
+from gradproof.extras.claims.document import VERDICTS, ClaimAnswer, ClaimVerdict, Part, answer, effect, verdict
 
 ALL, BOUNDED, SAMPLED = ClaimAnswer.PROVED_ALL, ClaimAnswer.PROVED_BOUNDED, ClaimAnswer.SAMPLED
 ANSWERS = (Outcome.HOLDS, Outcome.REFUTED)

@@ -13,14 +13,7 @@ import pytest
 from gradproof.cli.schemas import schemas
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import read
-from gradproof.core.schemas.deterministic import (
-    PUBLISHED,
-    Compared,
-    Deterministic,
-    Sizes,
-    TrainingRun,
-    compared,
-)
+from gradproof.core.schemas.deterministic import PUBLISHED, Compared, Deterministic, Sizes, TrainingRun, compared
 from gradproof.extras.studies import deterministic
 from gradproof.extras.studies.sources import write
 from models.sampling.measured import measured

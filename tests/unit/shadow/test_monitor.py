@@ -23,15 +23,7 @@ from gradproof.report.formats import step
 from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol import monitor_report as monitoring
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import (
-    MIXED,
-    NO_EPOCH,
-    READ_AHEAD,
-    SEVERAL,
-    heard,
-    monitored,
-    reported,
-)
+from gradproof.shadow.protocol.monitor_report import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
 from gradproof.shadow.protocol.ruling import PROTOCOL
 from gradproof.shadow.result import Verification, from_json, to_json
 from models.systems.monitors import MUTANTS

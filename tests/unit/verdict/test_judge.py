@@ -10,17 +10,7 @@ import pytest
 from toy_workspace import MEASURED, answer, check, control, recorded, refutation
 
 from gradproof.core.check import Check, Finding
-from gradproof.core.outcome import (
-    DECISION,
-    EXIT_CODE,
-    Effect,
-    Exit,
-    Expect,
-    Kind,
-    Layer,
-    Outcome,
-    Reach,
-)
+from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.judge import Verdict, judge, required

@@ -10,15 +10,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, ValidationError, WrapValidator, model_validator
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import EVIDENCE_SCHEMA, Expect, Kind, Layer, Outcome, Reach

@@ -27,26 +27,10 @@ from hypothesis.errors import Flaky
 from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.execution.methods.controls import drop_equivalent
-from gradproof.execution.methods.counterexample import (
-    FLOATS,
-    Said,
-    events_during,
-    events_of,
-    listening,
-    traced,
-)
+from gradproof.execution.methods.counterexample import FLOATS, Said, events_during, events_of, listening, traced
 from gradproof.execution.methods.exact_window import WindowTally
 from gradproof.execution.methods.observe import phases
-from gradproof.execution.methods.property import (
-    DTYPES,
-    Case,
-    Cell,
-    NoKernel,
-    Observed,
-    Place,
-    Property,
-    Refutation,
-)
+from gradproof.execution.methods.property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Counterexample

@@ -20,13 +20,7 @@ from gradproof.core.timeline import as_json
 from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
 from gradproof.execution.methods.harness import SymbolicKit
-from gradproof.execution.methods.replay import (
-    Attempted,
-    first_reproduced,
-    instance,
-    replayed,
-    torch_replay,
-)
+from gradproof.execution.methods.replay import Attempted, first_reproduced, instance, replayed, torch_replay
 from gradproof.rounding.lemma_store import LemmaRefused
 
 DOMAIN = {

@@ -18,11 +18,7 @@ from gradproof.core.outcome import EVIDENCE_SCHEMA
 from gradproof.core.workspace import CONTENT
 from gradproof.evidence.store import parse as parse_json
 from gradproof.execution.queries import counts, parse
-from gradproof.extras.attest import (
-    manifest as listing,
-    signing,
-    statement,
-)
+from gradproof.extras.attest import manifest as listing, signing, statement
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, Manifest
 from gradproof.extras.attest.statement import (
     BESIDE,

@@ -37,14 +37,7 @@ from gradproof.extras.claims.document import (
     exit_of,
     totals,
 )
-from gradproof.extras.claims.figures import (
-    ClaimShape,
-    ComputeError,
-    FigureShape,
-    LedgerShape,
-    computed,
-    document,
-)
+from gradproof.extras.claims.figures import ClaimShape, ComputeError, FigureShape, LedgerShape, computed, document
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding

@@ -18,13 +18,7 @@ from markupsafe import Markup
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.core.timeline import as_lines, as_svg
-from gradproof.report import (
-    charts,
-    rounding,
-    stories,
-    text as fmt,
-    views,
-)
+from gradproof.report import charts, rounding, stories, text as fmt, views
 from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
 
 HERE = Path(__file__).resolve().parent

@@ -7,25 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradproof.core.outcome import Layer
-from gradproof.report import (
-    charts,
-    rounding,
-    stories,
-    views,
-)
+from gradproof.report import charts, rounding, stories, views
 from gradproof.report.consistency import Report, effect_of, require
 from gradproof.report.studies import FRESH
-from gradproof.report.text import (
-    compact,
-    grouped,
-    heads,
-    one_line,
-    plural,
-    ratio,
-    sci,
-    seconds,
-    when,
-)
+from gradproof.report.text import compact, grouped, heads, one_line, plural, ratio, sci, seconds, when
 
 _SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 

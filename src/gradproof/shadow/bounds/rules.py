@@ -26,16 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.bounds.domain import ERF, ULPS, Domain
 from gradproof.shadow.bounds.enclosure import Array, NoBound, Parts
-from gradproof.shadow.bounds.values import (
-    Box,
-    absolute,
-    axes_of,
-    larger,
-    lift,
-    number,
-    smaller,
-    where,
-)
+from gradproof.shadow.bounds.values import Box, absolute, axes_of, larger, lift, number, smaller, where
 
 Rule = Callable[..., Any]
 Axes = Sequence[int] | int | None

@@ -32,15 +32,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.record.buffers import (
-    Buffers,
-    Ranks,
-    Reached,
-    all_zero,
-    is_gradient,
-    other_dtypes,
-    world_of,
-)
+from gradproof.shadow.record.buffers import Buffers, Ranks, Reached, all_zero, is_gradient, other_dtypes, world_of
 from gradproof.shadow.record.hook_points import (
     Patches,
     changes_step,

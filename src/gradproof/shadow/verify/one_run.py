@@ -19,14 +19,7 @@ from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
 from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
-from gradproof.shadow.whole.terms import (
-    NOBODY,
-    SEVERAL,
-    UNIT,
-    Combination,
-    exact,
-    multiplied,
-)
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, exact, multiplied
 
 DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"

@@ -19,18 +19,8 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.verify.refute_loss import LossRules
-from gradproof.shadow.verify.reported import Reported
-from gradproof.shadow.whole.facts import (
-    CLOSE,
-    LATER,
-    LEAVES,
-    Difference,
-    difference,
-    leaves,
-    near,
-    shaped,
-)
+from gradproof.shadow.verify.reported import LossRules, Reported
+from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, Difference, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms

@@ -17,17 +17,7 @@ from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
-from gradproof.shadow.whole.terms import (
-    NOBODY,
-    SEVERAL,
-    ZERO,
-    Combination,
-    Powers,
-    Terms,
-    multiplied,
-    plus,
-    times,
-)
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, ZERO, Combination, Powers, Terms, multiplied, plus, times
 
 NORMS = ("linalg_vector_norm", "norm")
 CLOSE = Fraction(1, 10**6)
