@@ -78,6 +78,8 @@ MOVED = [
     ),
     moved("roll", Example(T((4, 3)), [1], [1]), Example(T((4, 3)), [1])),
     moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
+    moved("sum", Example(T((4, 3)), [0], False, dtype=torch.int64)),
+    moved("cumsum", Example(T((4, 3)), 1, dtype=torch.int64)),
     moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
 ]
 """Movements, and forms for which `EXAMPLES` has no example."""

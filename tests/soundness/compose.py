@@ -302,7 +302,7 @@ CHOICES: dict[str, dict[str, Lines]] = {
         "validation": {"zero": "with torch.no_grad():\n    model.eval()\n    model(x)\n    model.train()"},
         "finite": {"begin": "if not bool(torch.isfinite(x.double()).all()):\n    continue"},
         "logged": {
-            "noted": "norms.append(float(torch.stack([p.grad.norm() for p in params]).norm()))",
+            "noted": "norms.append(float(torch.stack([p.grad.norm() for p in params if p.grad is not None]).norm()))",
             "setup": "norms = []",
         },
         "average": {
@@ -395,7 +395,7 @@ class Written:
         if self.plan["dtype"] == "autocast":
             inside = textwrap.indent("\n".join([filled["forward"], filled["loss"]]), "    ")
             filled |= {"forward": f"with torch.autocast('cpu', torch.bfloat16):\n{inside}", "loss": ""}
-        after = "\n".join(filled[name] for name in AFTER if filled[name])
+        after = "\n".join(filled[name] for name in AFTER if filled[name]) or "pass"
         inner = "\n".join(filled[name] for name in BATCH if filled[name])
         window = "\n".join(
             ["size = len(window)", *([self.words["total"]] if self.words["total"] else []), filled["window"]]

@@ -12,7 +12,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify.check import check_whole
-from tests.soundness.kit import BLIND, RIGHT, STEPS, WRONG, Step
+from tests.soundness.kit import BLIND, MEETS, RIGHT, STEPS, WRONG, Step
 from tests.soundness.steps import MODULES, steps_of
 
 ALL = steps_of(*MODULES)
@@ -58,4 +58,4 @@ def test_most_right_steps_are_proved() -> None:
 def test_the_suite_has_wrong_and_blind_steps() -> None:
     """The labels are those of the suite."""
     labels = {step.label for step in ALL}
-    assert labels == {RIGHT, WRONG, BLIND}
+    assert labels == {RIGHT, WRONG, BLIND, MEETS}

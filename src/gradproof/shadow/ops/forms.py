@@ -128,7 +128,10 @@ class Forms:
         again = torch.Tensor._make_subclass(
             FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
         )
-        torch._C._set_throw_on_mutable_data_ptr(again)
+        if self.mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(again)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(again)
         vars(again).update(self.states[device])
         return again
 

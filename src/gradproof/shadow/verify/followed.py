@@ -162,8 +162,10 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     apart = {site for site in both if set(mine[site]) != set(other[site])}
     terms, values = ours.engine.terms, (g.value for u in ours.facts.updates for g in u.gradients.values())
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
-    whole = (site for site in both if mine[site] == other[site] and set(mine[site]) == {None})
-    apart |= {s for s in whole if len(mine[s]) < ours.engine.samples and any(one.startswith(f"{s} ") for one in met)}
+    whole = {s for s in both if set(mine[s]) == {None} and len(mine[s]) == len(other[s]) < ours.engine.samples}
+    drawn = {site for site in whole if any(one.startswith(f"{site} ") for one in met)}
+    if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met):
+        apart |= drawn
     return replace(hints, by_hand=by_hand, common=hints.common | apart)
 
 

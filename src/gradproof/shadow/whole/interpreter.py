@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -209,7 +209,6 @@ class Interpreter(Moves):
     def apply(self, law: Law, call: Call) -> list[Value]:
         """The values of the results."""
         ins, outs = law.letters(call)
-        law = replace(law, linear=()) if law.linear and call.tensors and call.truncates() else law
         attributes = call.attributes if law.attributes is None else law.attributes(call)
         letter, laid = self._letter(call, ins)
         if letter is None:

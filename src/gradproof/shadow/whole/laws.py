@@ -249,7 +249,6 @@ LAWS: dict[str, Law] = {
     **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp", "glu"),
     "cumprod": Law(over(1, "dim")),
     "index_select": Law(picked, linear=(0,)),
-    **above(Law(over(1, "dim"), linear=(0,)), "cumsum"),
     **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data", "glu_backward"),
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen, linear=(0,)),

@@ -17,7 +17,19 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, rows_of
-from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, raised, reduced_axes, rule
+from gradproof.shadow.whole.laws import (
+    BOTH,
+    FIRST,
+    SUM,
+    chosen,
+    divided,
+    fixed,
+    over,
+    pointwise,
+    raised,
+    reduced_axes,
+    rule,
+)
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, number, part_shape, shared
 
@@ -270,6 +282,12 @@ def negated(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     made = (terms.make("ne", terms.attributes[t], terms.kids[t], terms.shapes[t]) for t in own)
     return [value.holding([terms.of(term) for term in made])]
+
+
+@rule("cumsum")
+def running(x: Interpreter, call: Call) -> list[Value] | None:
+    """Sums that go on along an axis: linear, but for sums of fractions as whole numbers."""
+    return x.apply(Law(over(1, "dim"), linear=() if call.truncates() else (0,)), call)
 
 
 FEW = 256
