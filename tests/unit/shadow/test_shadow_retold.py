@@ -60,7 +60,7 @@ def test_the_event_to_blame_is_marked_and_no_earlier_one(
     assert [i for i, _ in refused] == [number], line
     assert line.faults[0] == refused[0], "harm is marked before the event that does it"
     tick = refused[0][1]
-    assert "this line is at fault" in tick.refused
+    assert " is at fault" in tick.refused
     assert text in source(tick.note)
     assert any(re.search(why, t.harm) for t in line.ticks)
 
