@@ -350,7 +350,11 @@ class Assumed:
         layouts = {call.values[i].layout[1:] for i in cuts}
         if not self.tries() or spec.written or len(layouts) != 1 or layouts.pop()[1] != 1 or not plain(call):
             return None
-        key = (str(func), call.attributes, tuple(cuts.items()), *map(_form, call.tensors), call.values[min(cuts)].rows)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            return None  # how many rows the result has depends on numbers, as in x[x > 0]
+        made = tuple(call.out_shape(at) for at in range(len(call.out)))
+        rows = call.values[min(cuts)].rows
+        key = (str(func), call.attributes, tuple(cuts.items()), *map(_form, call.tensors), rows, made)
         if key not in self.known:
             self.known[key] = sampled(func, call, cuts)
         law, words = self.known[key] or (None, "")
