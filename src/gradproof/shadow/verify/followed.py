@@ -160,13 +160,17 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     mine, other = ours.engine.axes, full.engine.axes
     both = mine.keys() & other.keys()
     apart = {site for site in both if set(mine[site]) != set(other[site])}
+    whole = {s for s in both if set(mine[s]) == {None} and len(mine[s]) == len(other[s]) < ours.engine.samples}
+    apart |= _beside_data(ours, whole, apart) if whole else set()
+    return replace(hints, by_hand=by_hand, common=hints.common | apart)
+
+
+def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
+    """The lines of which gradients hold draws, where they hold data of other lines as well."""
     terms, values = ours.engine.terms, (g.value for u in ours.facts.updates for g in u.gradients.values())
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
-    whole = {s for s in both if set(mine[s]) == {None} and len(mine[s]) == len(other[s]) < ours.engine.samples}
-    drawn = {site for site in whole if any(one.startswith(f"{site} ") for one in met)}
-    if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met):
-        apart |= drawn
-    return replace(hints, by_hand=by_hand, common=hints.common | apart)
+    drawn = {site for site in sites if any(one.startswith(f"{site} ") for one in met)}
+    return drawn if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met) else set()
 
 
 class LossTotals:

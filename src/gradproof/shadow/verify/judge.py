@@ -323,12 +323,11 @@ class Judge:
 
     def _passes(self) -> tuple[str, Location] | None:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
+        theirs = [update.passes - self._dataless(self.full, at) for at, update in enumerate(self.full.facts.updates)]
         for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            theirs = self.full.facts.updates[number : number + 1]
-            full = sum(other.passes - self._dataless(self.full, number) for other in theirs)
-            last = len(self.full.facts.updates) - 1
-            each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes - self._dataless(self.full, last)
+            full = theirs[number] if number < len(theirs) else 0
+            each = full if self.optimizers > 1 else theirs[-1]
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
@@ -537,9 +536,7 @@ class Judge:
             for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
                 powers = self.terms.common(value)
                 own = {scalar: by for scalar, by in powers.items() if self.terms.made_with(scalar, NORMS)}
-                rest = self.terms.rescaled(value, multiplied({}, own, -1))
-                bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
-                if own and bare not in self.terms.below(frozenset(own)):
+                if self.terms.scaled_by_others(value, own):
                     return update.location
         return None
 

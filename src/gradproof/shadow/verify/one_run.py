@@ -454,9 +454,7 @@ class OneRun:
         for gradient in (g for g in window.step.gradients.values() if g.value):
             powers = self.terms.common(gradient.value)
             own = {scalar: by for scalar, by in powers.items() if window.clips(scalar)}
-            rest = self.terms.rescaled(gradient.value, multiplied({}, own, -1))
-            bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
-            others |= len(own) > 1 or (bool(own) and bare not in self.terms.reached(own))
+            others |= len(own) > 1 or self.terms.scaled_by_others(gradient.value, own)
             scalars |= own.keys()
         if not scalars:
             every = (gradient.value for gradient in window.step.gradients.values())

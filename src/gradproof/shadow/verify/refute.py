@@ -285,12 +285,15 @@ class Refuter(LossRules):
 
     def again(self) -> Result | None:
         """A step without a backward pass since the step before. A clip in between changes nothing of that."""
-        bare = [[{self.terms.bare(t)[0]: by for t, by in g.value.items()} for g in u.gradients.values()]
-                for u in self.updates]  # fmt: skip
         for at, update in enumerate(self.updates):
             written = any(not e.scaled for e in self.events.of(at, WRITE))
-            held = at > 0 and any(bare[at]) and not written and bare[at] == bare[at - 1]
-            if update.optimizer in {u.optimizer for u in self.updates[:at]} and not update.passes and held:
+            if update.passes or written or update.optimizer not in {u.optimizer for u in self.updates[:at]}:
+                continue
+            bare, before = (
+                [{self.terms.bare(t)[0]: by for t, by in g.value.items()} for g in self.updates[i].gradients.values()]
+                for i in (at, at - 1)
+            )
+            if any(bare) and bare == before:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 return self._result(STEPS, reason, update.location)
         return None

@@ -17,10 +17,10 @@ from gradproof.shadow.result import Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.weights import close
 from gradproof.shadow.whole.interpreter import Interpreter
+from gradproof.shadow.whole.rules.losses import LIKELIHOODS
 from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, multiplied, plus, times
 
 TOKENS = "GA-TOK-001"
-LABELS = ("nll_loss_forward", "nll_loss2d_forward")
 RIGHT = "1/(c1 + ... + cN)"
 MEANS = "the mean of means"
 HELP = "divide the sum of the losses by the number of valid tokens of the whole window"
@@ -76,7 +76,7 @@ class TokenJudge:
         for micro, roots in enumerate(window.roots, 1):
             for term, by in (pair for root in roots for pair in root.items()):
                 bare, powers = terms.bare(term)
-                if terms.operators[bare] not in LABELS or bare not in self.laws.reduced:
+                if terms.operators[bare] not in LIKELIHOODS or bare not in self.laws.reduced:
                     return None
                 weight = multiplied(powers, scalars)
                 found.append((bare, TokenWeight(micro, by * scale, weight, self.laws.reduced[bare][0])))

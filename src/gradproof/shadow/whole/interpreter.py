@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -116,6 +116,11 @@ class Call:
         """Whether sums of the first result are those of numbers: not of booleans, bytes or complex ones."""
         made = self.out[0]
         return made is not None and (made.is_floating_point() or made.dtype in (torch.int32, torch.int64))
+
+    def some(self, *chosen: int, **changes: Any) -> Call:
+        """The same call with some of its tensors, in this order, and other `changes`."""
+        tensors, values = [self.tensors[at] for at in chosen], [self.values[at] for at in chosen]
+        return replace(self, tensors=tensors, values=values, shapes=[self.shapes[at] for at in chosen], **changes)
 
     def truncates(self) -> bool:
         """Whether the result of numbers with fractions has none, as that of `x.sum(dtype=torch.int64)`."""

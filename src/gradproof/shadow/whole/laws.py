@@ -36,12 +36,12 @@ def raised(rank: int, *axes: int) -> str:
     return "".join(x.upper() if i in coupled else x for i, x in enumerate(LETTERS[:rank]))
 
 
-def under(wide: Shape, shapes: Sequence[Shape]) -> list[str]:
-    """Letters of arguments that are broadcast to a shape."""
+def under(wide: Shape, shapes: Sequence[Shape], letters: str = LETTERS) -> list[str]:
+    """Letters of arguments that are broadcast to a shape, of which `letters` are those of its axes."""
     ends = [(shape, len(wide) - len(shape)) for shape in shapes]
     return [
         "".join(
-            x if size == full else "." for x, size, full in zip(LETTERS[at : len(wide)], shape, wide[at:], strict=True)
+            x if size == full else "." for x, size, full in zip(letters[at : len(wide)], shape, wide[at:], strict=True)
         )
         for shape, at in ends
     ]

@@ -242,6 +242,13 @@ class Terms:
             self._below[terms] = self.reached(terms)
         return self._below[terms]
 
+    def scaled_by_others(self, value: Combination, own: Powers) -> bool:
+        """Whether some scalars of a combination are made of other things than of the combination without them."""
+        if not own:
+            return False
+        rest = self.rescaled(value, multiplied({}, own, -1))
+        return self.named(rest, self.shapes[next(iter(rest))] or ()) not in self.below(frozenset(own))
+
     def found(self, terms: Iterable[int], operators: Sequence[str]) -> list[int]:
         """The terms of some operators from which terms were made."""
         return sorted(term for term in self.reached(terms) if self.operators[term] in operators)

@@ -33,14 +33,6 @@ from gradproof.shadow.whole.laws import (
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, number, part_shape, shared
 
-
-def only(call: Call, at: int, name: str = "") -> Call:
-    """The same call with one of its tensors."""
-    return replace(
-        call, name=name or call.name, tensors=[call.tensors[at]], values=[call.values[at]], shapes=[call.shapes[at]]
-    )
-
-
 # -- Sums and products.
 
 
@@ -145,10 +137,7 @@ def where(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     chosen = []
     for at, name in ((1, "where_true"), (2, "where_false")):
-        part = replace(
-            call, name=name, attributes=(), tensors=[call.tensors[0], call.tensors[at]],
-            values=[call.values[0], call.values[at]], shapes=[call.shapes[0], call.shapes[at]],
-        )  # fmt: skip
+        part = call.some(0, at, name=name, attributes=())
         chosen.append(x.apply(Law(pointwise, linear=(1,)), part)[0])
     out = call.out_shape()
     return [combined(x, call, (chosen[0], out), (chosen[1], out), Fraction(1))]
@@ -160,11 +149,7 @@ def masked_fill(x: Interpreter, call: Call) -> list[Value] | None:
     value = x.exact(call.args[2]) if len(call.tensors) == 2 else number(x, call.values[2])
     if value != 0 or not call.numeric():
         return None
-    part = replace(
-        call, name="where_false", attributes=(), tensors=call.tensors[1::-1], values=call.values[1::-1],
-        shapes=call.shapes[1::-1],
-    )  # fmt: skip
-    return x.apply(Law(pointwise, linear=(1,)), part)
+    return x.apply(Law(pointwise, linear=(1,)), call.some(1, 0, name="where_false", attributes=()))
 
 
 @rule("addmm", "baddbmm", "addmv")
@@ -177,9 +162,7 @@ def addmm(x: Interpreter, call: Call) -> list[Value] | None:
         call.name
     ]
     product = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}[call.name]
-    inner = replace(
-        call, name=product, attributes=(), tensors=call.tensors[1:], values=call.values[1:], shapes=call.shapes[1:]
-    )
+    inner = call.some(1, 2, name=product, attributes=())
     made = x.apply(Law(fixed(*letters), linear=(0, 1)), inner)[0].scaled(alpha)
     call.coupled.extend(inner.coupled)
     out = call.out_shape()
@@ -359,9 +342,8 @@ def cast(x: Interpreter, call: Call) -> list[Value] | None:
     if made.is_floating_point() or (number(x, value) is not None and source.dtype is torch.bool):
         return [value]
     law = Law(pointwise, uniform=True)
-    return x.apply(
-        law, replace(only(call, at, "cast"), values=[value], shapes=[call.out_shape()], attributes=(str(made.dtype),))
-    )
+    part = call.some(at, name="cast", attributes=(str(made.dtype),))
+    return x.apply(law, replace(part, values=[value], shapes=[call.out_shape()]))
 
 
 FILLS = {
@@ -520,10 +502,7 @@ def put_at(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     ins, outs = chosen(call)
     axis = call.args[1] % max(len(call.shapes[0]), 1)
-    part = replace(
-        call, attributes=(axis, call.shapes[0][axis:][:1]), tensors=call.tensors[1:], values=call.values[1:],
-        shapes=call.shapes[1:],
-    )  # fmt: skip
+    part = call.some(1, 2, attributes=(axis, call.shapes[0][axis:][:1]))
     return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
 
 

@@ -7,14 +7,13 @@ mapped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
-from gradproof.shadow.whole.laws import rule
+from gradproof.shadow.whole.laws import rule, under
 from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.values import Value, number
 
@@ -51,16 +50,9 @@ def lookup(x: Interpreter, call: Call) -> Lookup | None:
             own[axis] = names[place]
     start = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
     left = "".join(letter for axis, letter in enumerate(own) if axis not in axes)
-    indices = [broadcast(names, sizes[at], wide) for at in lists]
+    indices = under(wide, [sizes[at] for at in lists], names)
     apart = tuple((axis, names.find(own[axis])) for axis in axes)
     return Lookup("".join(own), indices, left[:start] + names + left[start:], lists, (apart, start, len(wide)))
-
-
-def broadcast(names: str, shape: Shape, wide: Shape) -> str:
-    """The letters of a list of indices, which is broadcast to the shape of all of them."""
-    skipped = len(wide) - len(shape)
-    pairs = zip(names[skipped:], shape, wide[skipped:], strict=True)
-    return "".join("." if size == 1 < full else letter for letter, size, full in pairs)
 
 
 def in_order(x: Interpreter, value: Value, shape: Shape, wide: Shape, rows: int) -> int | None:
@@ -80,14 +72,6 @@ def in_order(x: Interpreter, value: Value, shape: Shape, wide: Shape, rows: int)
     return len(wide) + long[0] if ordered and by == 1 and len(long) == 1 and len(shape) <= len(wide) else None
 
 
-def some(call: Call, chosen: Sequence[int], form: tuple[object, ...]) -> Call:
-    """The same call with some of its tensors."""
-    return replace(
-        call, attributes=form, tensors=[call.tensors[at] for at in chosen], values=[call.values[at] for at in chosen],
-        shapes=[call.shapes[at] for at in chosen],
-    )  # fmt: skip
-
-
 @rule("index")
 def index(x: Interpreter, call: Call) -> list[Value] | None:
     """Rows that lists of indices name: samples lie along another axis, or the lists have an index for each sample.
@@ -103,7 +87,7 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
         numbers = x.looked(call.tensors[1])
         return [Value(tuple(value.parts[number] for number in numbers), value.axis, 1)] if numbers else None
     law = Law(lambda _: ([found.own, *found.indices], [found.rows]), linear=(0,))
-    return x.apply(law, some(call, [0, *(1 + at for at in found.lists)], found.form))
+    return x.apply(law, call.some(0, *(1 + at for at in found.lists), attributes=found.form))
 
 
 @rule("index_put", "_index_put_impl", "_unsafe_index_put")
@@ -116,7 +100,7 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     sizes = tuple(size for size, letter in zip(call.shapes[0], found.own, strict=True) if letter.isupper())
     law = Law(lambda _: ([found.rows, *found.indices], [found.own]), linear=(0,))
-    return x.apply(law, some(call, [-1, *(1 + at for at in found.lists)], (*found.form, sizes)))
+    return x.apply(law, call.some(-1, *(1 + at for at in found.lists), attributes=(*found.form, sizes)))
 
 
 def masked_put(x: Interpreter, call: Call) -> list[Value] | None:

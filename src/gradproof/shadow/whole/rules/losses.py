@@ -65,9 +65,9 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
     labels_, weights = call.values[1], call.values[2]
     every = not (x.integers or x.marks) and x.counting(labels_, call.shapes[1], ignored, call.tensors[1])
     if every and all(map(x.constant, every)) and sum(each[x.terms.one] for each in every) == elements(call, 1):
-        table = replace(
-            call, name="index", args=(call.tensors[2], [call.tensors[1]]), kwargs={}, arguments=("self", "indices"),
-            tensors=call.tensors[:0:-1], values=call.values[:0:-1], shapes=call.shapes[:0:-1], out=[call.tensors[1]],
+        table = call.some(
+            2, 1, name="index", args=(call.tensors[2], [call.tensors[1]]), kwargs={}, arguments=("self", "indices"),
+            out=[call.tensors[1]],
         )  # fmt: skip
         found = (RULES["index"](x, table) or [NOUGHT])[0]
         summed = RULES["sum"](
@@ -123,9 +123,6 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     above = own if reduction == 0 else ""
     at = [0, 2, 3][: len(call.tensors) - 2]
     classes = call.shapes[1][scores.index("C")]
-    part = replace(
-        call, attributes=(reduction == 0, ignored, classes), tensors=[call.tensors[i] for i in at],
-        values=[call.values[i] for i in at], shapes=[call.shapes[i] for i in at],
-    )  # fmt: skip
+    part = call.some(*at, attributes=(reduction == 0, ignored, classes))
     made = x.apply(Law(lambda _: ([above, own, "C"][: len(at)], [scores]), linear=(0,)), part)
     return [divided(x, made[0], counted) if reduction == 1 else made[0]]
