@@ -1,4 +1,4 @@
-"""Effective batch and its inverses, as a subject: the arithmetic of `gradproof.batches`, and what goes wrong with it.
+"""Effective batch and its inverses, as a subject: `gradproof.core.batches`, and what goes wrong with its arithmetic.
 
 Sources: bug class DATA (batch-size metrics, resume positions and planned steps multiplied or divided wrongly).
 """

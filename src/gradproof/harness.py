@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradproof import __version__, batches
+    from gradproof import __version__
     from gradproof.arith import constant, exact, round_to, sqrt
     from gradproof.arith.bounds import accumulation_bound, accumulation_witness, clip_factor, scaling_bound
     from gradproof.arith.formats import FORMATS, Format, format_named
     from gradproof.arith.soft import Lattice, Ratio
     from gradproof.arith.symbolic import Site
-    from gradproof.batches import Divide
+    from gradproof.core import batches
+    from gradproof.core.batches import Divide
     from gradproof.core.check import Bound
     from gradproof.core.errors import GradproofError
     from gradproof.core.files import replace_whole, writable
@@ -62,13 +63,14 @@ if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run
 
 _NAMES = {
-    "gradproof": "__version__ batches",
+    "gradproof": "__version__",
     "gradproof.arith": "constant exact round_to sqrt",
     "gradproof.arith.bounds": "accumulation_bound accumulation_witness clip_factor scaling_bound",
     "gradproof.arith.formats": "FORMATS Format format_named",
     "gradproof.arith.soft": "Lattice Ratio",
     "gradproof.arith.symbolic": "Site",
-    "gradproof.batches": "Divide",
+    "gradproof.core": "batches",
+    "gradproof.core.batches": "Divide",
     "gradproof.core.check": "Bound",
     "gradproof.core.errors": "GradproofError",
     "gradproof.core.outcome": "EXIT_CODE Exit",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradproof import batches
+from gradproof.core import batches
 
 LISTENERS: list[Callable[[Any, str, bool], None]] = []
 KINDS = ("batch", "window")

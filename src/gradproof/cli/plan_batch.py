@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from gradproof.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.cli.options import as_json
+from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from gradproof.batches import accumulation, compared, effective, micro_batch, planned
 from gradproof.cli import cli
+from gradproof.core.batches import accumulation, compared, effective, micro_batch, planned
 from gradproof.core.errors import GradproofError
 from models.systems.batch_plans import RoundedDown, WorldForgotten, WorldNotDivided
 

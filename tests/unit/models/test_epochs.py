@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from gradproof import batches
+from gradproof.core import batches
 from gradproof.execution.methods.property import Cell, Place, Refutation
 from models.systems import torch_epochs as epoch_steps, torch_memory as memory_steps
 from models.systems.epochs import MUTANTS, Epochs, LengthNow

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from gradproof.batches import planned
 from gradproof.contract.schema import Text, shaped, some, wrong
 from gradproof.contract.yaml_reader import Exact
+from gradproof.core.batches import planned
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.report.studies import (
     DETERMINISTIC,
