@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.verify import check
+from gradproof.shadow.verify.check import attempted, check_whole
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 Step = Callable[[Any], Any]
@@ -550,3 +551,32 @@ def test_other_seeds_are_tried_where_python_reads_numbers() -> None:
 
     found = check_whole(skips, "step", Request()).result("GA-EQ-001")
     assert (found.outcome is HOLDS, found.reason.startswith("with --seed 1: ")) == (False, True), found.reason
+
+
+@pytest.mark.parametrize(("branches", "seeds"), [(False, [0]), (True, [0, 1, 2])])
+def test_numbers_that_are_returned_lead_python_nowhere(
+    branches: bool, seeds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def trains(run: Run) -> list[float]:
+        model, optimizer, x, y = started(run)
+        losses = []
+        for window in windows(run, x, y):
+            for a, b in window:
+                loss = F.mse_loss(model(a), b)
+                losses.append(loss.item())
+                (loss / len(window)).backward()
+                if branches and losses[-1] > 1e9:
+                    return losses
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses
+
+    def noted(step: Step, request: Request, *rest: Any) -> Any:
+        tried.append(request.seed)
+        return attempted(step, request, *rest)
+
+    monkeypatch.setattr(check, "attempted", noted)
+    found = check_whole(trains, "step", Request())
+    assert (found.outcome, sorted(set(tried))) == (HOLDS, seeds), found.reasons

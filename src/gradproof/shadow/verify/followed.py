@@ -20,7 +20,7 @@ from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, i
 from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
-from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading
+from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, plus, times
 from gradproof.shadow.whole.unseen import replaced, watched, ways_out
@@ -92,7 +92,7 @@ class Followed:
 
 
 def _plain(one: Any) -> float:
-    return math.nan if isinstance(one, UnknownNumber) else float(one)
+    return math.nan if isinstance(one, UnknownNumber) else float(bare(one))
 
 
 def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:

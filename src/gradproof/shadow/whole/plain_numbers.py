@@ -66,7 +66,7 @@ class Carries:
         return None if held is None else {self.engine.terms.one: held} if held else ZERO
 
     def __reduce__(self) -> Any:
-        plain = _bare(self)
+        plain = bare(self)
         return type(plain), (plain,)
 
     def __copy__(self) -> Any:
@@ -76,34 +76,34 @@ class Carries:
         return self
 
     def __add__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(1), lambda: _bare(self) + _bare(other))
+        return self._sum(other, Fraction(1), lambda: bare(self) + bare(other))
 
     def __radd__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(1), lambda: _bare(other) + _bare(self))
+        return self._sum(other, Fraction(1), lambda: bare(other) + bare(self))
 
     def __sub__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(-1), lambda: _bare(self) - _bare(other))
+        return self._sum(other, Fraction(-1), lambda: bare(self) - bare(other))
 
     def __rsub__(self, other: Any) -> Any:
         own = self._other(other)
 
         def number() -> Any:
-            return _bare(other) - _bare(self)
+            return bare(other) - bare(self)
 
         return self.refused(other, number) if own is None else self.kept(plus(own, self.value, Fraction(-1)), number)
 
     def __neg__(self) -> Any:
-        return self.kept(times(self.value, Fraction(-1)), lambda: -_bare(self))
+        return self.kept(times(self.value, Fraction(-1)), lambda: -bare(self))
 
     def _sum(self, other: Any, by: Fraction, number: Callable[[], Any]) -> Any:
         own = self._other(other)
         return self.refused(other, number) if own is None else self.kept(plus(self.value, own, by), number)
 
     def __mul__(self, other: Any) -> Any:
-        return self._product(other, lambda: _bare(self) * _bare(other))
+        return self._product(other, lambda: bare(self) * bare(other))
 
     def __rmul__(self, other: Any) -> Any:
-        return self._product(other, lambda: _bare(other) * _bare(self))
+        return self._product(other, lambda: bare(other) * bare(self))
 
     def _product(self, other: Any, number: Callable[[], Any]) -> Any:
         own = self._other(other)
@@ -122,10 +122,10 @@ class Carries:
         return made
 
     def __truediv__(self, other: Any) -> Any:
-        return self._quotient(self.value, self._other(other), lambda: _bare(self) / _bare(other), other)
+        return self._quotient(self.value, self._other(other), lambda: bare(self) / bare(other), other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._quotient(self._other(other), self.value, lambda: _bare(other) / _bare(self), other)
+        return self._quotient(self._other(other), self.value, lambda: bare(other) / bare(self), other)
 
     def _quotient(
         self, over: Combination | None, under: Combination | None, number: Callable[[], Any], other: Any
@@ -137,7 +137,7 @@ class Carries:
         return self._at(self.kept(made, number), other)
 
 
-def _bare(number: Any) -> Any:
+def bare(number: Any) -> Any:
     """A number without what it is made of."""
     if isinstance(number, Float):
         return float.__float__(number)
@@ -332,6 +332,6 @@ class Reading(TorchFunctionMode):
             return arg
         kind = torch.int64 if isinstance(arg, int) else torch.float64 if wide else torch.get_default_dtype()
         with torch.no_grad(), _disable_current_modes():
-            made = torch.tensor(_bare(arg), dtype=kind)
+            made = torch.tensor(bare(arg), dtype=kind)
         self.engine.memory.write(made, shared(arg.value))
         return made
