@@ -422,3 +422,18 @@ def test_numbers_that_differ_leave_a_proof_undecided(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Judge, "_first_unequal", lambda self: None)
     found = whole(unscaled).result("GA-EQ-001")
     assert (found.outcome, "its numbers differ by" in found.reason) == (Outcome.UNKNOWN, True), found.reason
+
+
+@pytest.mark.parametrize(("other", "same"), [(False, True), (True, False)])
+def test_the_operators_of_each_micro_batch_are_compared(other: bool, same: bool) -> None:
+    def turns(run: Run) -> None:
+        model, optimizer, x, y = started(run)
+        for window in windows(run, x, y):
+            for i, (a, b) in enumerate(window):
+                out = torch.tanh(model(a)) if other and i % 2 else model(a)
+                (F.mse_loss(out, b) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    said = [one for one in check_whole(turns, "step", Request()).assumptions if "micro-batches as in this run" in one]
+    assert [("the same operators" in one, "other operators" in one) for one in said] == [(same, not same)]

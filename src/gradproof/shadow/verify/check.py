@@ -26,6 +26,7 @@ from gradproof.shadow.verify.followed import Followed, again, with_numbers, with
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
 from gradproof.shadow.verify.tokens import of_two_runs
+from gradproof.shadow.verify.weights import other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
@@ -178,6 +179,8 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
     made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
     made.assumptions += assuming(assumed.values(), attempt.results)
+    windows = [{name: g.value for name, g in update.gradients.items()} for update in facts.updates]
+    made.assumptions.append(other_lengths(attempt.terms, windows))
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))

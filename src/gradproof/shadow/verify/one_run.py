@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
-from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
+from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close, other_lengths
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, exact, multiplied
@@ -146,6 +146,7 @@ class OneRun:
             f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "no denominator is zero",
+            other_lengths(self.terms, [{n: g.value for n, g in w.step.gradients.items()} for w in self.windows]),
         ]
 
     # GA-EQ-001

@@ -8,7 +8,7 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -17,7 +17,18 @@ from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, ZERO, Combination, Powers, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    SEVERAL,
+    TRAINED,
+    ZERO,
+    Combination,
+    Powers,
+    Terms,
+    multiplied,
+    plus,
+    times,
+)
 
 NORMS = ("linalg_vector_norm", "norm")
 CLOSE = Fraction(1, 10**6)
@@ -279,3 +290,35 @@ def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
 def close(one: Fraction, other: Fraction) -> bool:
     """Whether two numbers are equal but for the rounding of numbers that Python computed."""
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))
+
+
+def other_lengths(terms: Terms, windows: Sequence[Mapping[str, Combination]]) -> str:
+    """What the gradients of some windows, by parameter, say of windows with another number of micro-batches."""
+    bare = [{name: [terms.bare(term)[0] for term in value] for name, value in each.items()} for each in windows]
+    made = forms(terms, [term for each in bare for value in each.values() for term in value])
+    seen: dict[tuple[str, int], set[frozenset[int]]] = {}
+    for name, value in (pair for each in bare for pair in each.items()):
+        own: dict[int, set[int]] = {}
+        for term in value:
+            own.setdefault(terms.owners[term], set()).add(made[term])
+        for owner, found in own.items():
+            seen.setdefault((name, min(owner, 0)), set()).add(frozenset(found))
+    same = all(len(found) == 1 and owner != SEVERAL for (_, owner), found in seen.items())
+    how = "the same operators: another number sums the same functions" if same else "other operators"
+    return f"each window has as many micro-batches as in this run; their samples went through {how}"
+
+
+def forms(terms: Terms, of: Iterable[int]) -> dict[int, int]:
+    """A number for each term and what it is made of: equal but for the names of samples and the versions of weights."""
+    made, numbers = dict[int, int](), dict[Any, int]()
+    for term in sorted(terms.reached(of)):  # a term is younger than what it is made of
+        operator, attributes = terms.operators[term], terms.attributes[term]
+        kids: tuple[Any, ...] = () if operator in TRAINED else tuple(made[kid] for kid in terms.kids[term])
+        if operator in (*TRAINED, "data", "draw"):
+            operator, attributes = "weights" if operator in TRAINED else operator, ()
+        elif operator == "combination":
+            attributes, kids = (), tuple(sorted(zip(kids, attributes, strict=True)))
+        elif operator == "mul":
+            kids = tuple(sorted(kids))
+        made[term] = numbers.setdefault((operator, attributes, kids, terms.shapes[term]), len(numbers))
+    return made
