@@ -158,3 +158,12 @@ def test_judging_needs_neither() -> None:
 def test_what_check_prints_needs_no_torch() -> None:
     """The command that waits for the verification does not import torch a second time to print it."""
     assert "torch" not in loaded_by(importing(["gradproof.report.formats.step", "gradproof.cli.check"]))
+
+
+def test_a_harness_and_its_replay_load_no_hypothesis() -> None:
+    names = (
+        "symbolic.accumulation.loop",
+        "models.accumulation.torch_mutants",
+        "gradproof.execution.methods.replay_torch",
+    )
+    assert "hypothesis" not in loaded_by(importing(names))

@@ -14,13 +14,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
 from gradproof.core.check import Bound
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 # -- What a PyTorch training step is handed, and what it reports: the interface of the subjects of torch runs.
 MODES = ("fp32", "fp16", "bf16", "fp16_params")

@@ -112,6 +112,9 @@ class OneRun:
             return Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
+        if self.engine.by_chance is not None:
+            reason = "several tensors hold one number everywhere: data may hold others in other micro-batches"
+            return Outcome.UNKNOWN, reason, self.engine.by_chance
         if len({window.step.optimizer for window in self.windows}) > 1:
             return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:

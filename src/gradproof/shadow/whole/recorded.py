@@ -79,6 +79,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.inside = 0
         self.steps = 0
         self.narrowed: Location | None = None
+        self.by_chance: Location | None = None
+        self._ones: dict[str, Any] = {}
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -281,15 +283,25 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._met_in[key] = (weakly(storage), window, number)
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
-        """A float tensor that holds one number everywhere is that number, and no data; so is a single integer."""
+        """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
+
+        What a data loader gave are data, whatever they hold. `by_chance`: a line met several such tensors.
+        """
         single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
         if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
+            return None
+        if tensor.dim() and self._fetch_of(tensor) is not None:
             return None
         with torch.no_grad(), _disable_current_modes():
             first = tensor.detach().flatten()[0]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
+        if tensor.dim() and plain is not None:
+            own, site = (weakly(tensor.untyped_storage()), geometry_of(tensor)), self._site()
+            before = self._ones.setdefault(site, own)
+            if before[0].expired() or before != own:
+                self.by_chance = self.by_chance or self.location()
         return None if plain is None else self.laws.ones(plain)
 
     def _open(self) -> int:
