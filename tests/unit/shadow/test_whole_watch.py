@@ -59,7 +59,9 @@ def test_a_loss_of_the_script_itself_is_decided(name: str, tmp_path: Path) -> No
     assert ".backward()" in IDIOMS.read_text(encoding="utf-8").splitlines()[wrong["location"]["line"] - 1]
 
 
-@pytest.mark.parametrize(("how", "holds"), [("loader", False), ("list", False), ("slices", False), ("ones", True)])
+@pytest.mark.parametrize(
+    ("how", "holds"), [("loader", False), ("list", False), ("slices", False), ("counts", False), ("ones", True)]
+)
 def test_masks_that_are_full_in_the_recorded_windows_are_data(how: str, holds: bool, tmp_path: Path) -> None:
     found = watched("", tmp_path, str(IDIOMS.with_name("watched_masks.py")), how)["GA-EQ-001"]
     assert (found["outcome"] == "HOLDS") is holds, found

@@ -148,6 +148,7 @@ class OneRun:
             f"the laws of {known} operators (gradproof.shadow.whole.laws), each of them deterministic",
             f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
+            "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             "no denominator is zero",
             other_lengths(self.terms, [{n: g.value for n, g in w.step.gradients.items()} for w in self.windows]),
         ]

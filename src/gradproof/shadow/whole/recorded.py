@@ -80,7 +80,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.steps = 0
         self.narrowed: Location | None = None
         self.by_chance: Location | None = None
-        self._ones: dict[str, Any] = {}
+        self._ones: dict[tuple[str, int], Any] = {}
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -285,7 +285,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
 
-        What a data loader gave are data, whatever they hold. `by_chance`: a line met several such tensors.
+        What a data loader gave are data, whatever they hold. `by_chance`: a line met several such tensors in a window.
         """
         single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
         if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
@@ -297,9 +297,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if tensor.dim() and plain is not None:
+        if plain is not None:
             own, site = (weakly(tensor.untyped_storage()), geometry_of(tensor)), self._site()
-            before = self._ones.setdefault(site, own)
+            before = self._ones.setdefault((site, len(self.facts.updates)), own)
             if before[0].expired() or before != own:
                 self.by_chance = self.by_chance or self.location()
         return None if plain is None else self.laws.ones(plain)
