@@ -66,3 +66,9 @@ def test_masks_that_are_full_in_the_recorded_windows_are_data(how: str, holds: b
     found = watched("", tmp_path, str(IDIOMS.with_name("watched_masks.py")), how)["GA-EQ-001"]
     assert (found["outcome"] == "HOLDS") is holds, found
     assert holds or found["outcome"] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(("how", "holds"), [("place", False), ("the same", True), ("one batch", True), ("again", True)])
+def test_numbers_by_the_place_in_a_micro_batch_are_no_data(how: str, holds: bool, tmp_path: Path) -> None:
+    found = watched("", tmp_path, str(IDIOMS.with_name("watched_places.py")), how)["GA-EQ-001"]
+    assert found["outcome"] == ("HOLDS" if holds else "UNKNOWN"), found

@@ -63,7 +63,7 @@ class OneRun:
 
     def in_passes(self) -> bool:
         """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
-        if self.engine.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
+        if self.engine.met.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
         seen: set[int] = set()
         for run in (run for window in self.windows for run in window.runs):
@@ -112,9 +112,13 @@ class OneRun:
             return Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
-        if self.engine.by_chance is not None:
+        met = self.engine.met
+        if met.by_chance is not None:
             reason = "several tensors hold one number everywhere: data may hold others in other micro-batches"
-            return Outcome.UNKNOWN, reason, self.engine.by_chance
+            return Outcome.UNKNOWN, reason, met.by_chance
+        if met.beside is not None:
+            reason = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
+            return Outcome.UNKNOWN, reason, met.beside
         if len({window.step.optimizer for window in self.windows}) > 1:
             return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.values import SHARED, Moves, Value, part_shape, shape_with, shared
@@ -294,3 +295,57 @@ def order_of(shape: Shape, stride: Shape) -> tuple[int, ...] | None:
 def known(held: Held) -> bool:
     """Whether something of a storage was met."""
     return not held.weak.expired() and bool(held.regions or held.views)
+
+
+class Meetings:
+    """The data that the micro-batches of a run met, by window. Places are lines of the user's.
+
+    `again`: one micro-batch met what another one of its window had met. `beside`: such data that hold other numbers for
+    each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
+    `by_chance`: a line met several tensors in a window of which each holds one number everywhere.
+    """
+
+    def __init__(self) -> None:
+        self.again = False
+        self.by_chance: Any = None
+        self._met: dict[tuple[int, Geometry], tuple[Any, int, int]] = {}
+        self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
+        self._fresh: set[tuple[int, int]] = set()
+        self._places: dict[tuple[int, int], Any] = {}
+
+    def forget(self) -> None:
+        """Data are met anew."""
+        self._met.clear()
+
+    @property
+    def beside(self) -> Any:
+        """A place; None without one."""
+        return next((at for batch, at in self._places.items() if batch in self._fresh), None)
+
+    def data(self, tensor: torch.Tensor, value: Value, window: int, fetch: int, location: Any) -> None:
+        """A micro-batch met data, which are rows of samples or not."""
+        storage = tensor.untyped_storage()
+        key = (storage._cdata, geometry_of(tensor))
+        weak, before, other = self._met.get(key, (None, -1, fetch))
+        known = weak is not None and not weak.expired() and before == window
+        if known and other != fetch:
+            self.again = True
+            if not value.shared and differ(tensor, value):
+                self._places.setdefault((window, fetch), location)
+        elif not known:
+            self._fresh.add((window, fetch))
+        self._met[key] = (weakly(storage), window, fetch)
+
+    def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
+        """A line met a tensor that holds one number everywhere."""
+        own = (weakly(tensor.untyped_storage()), geometry_of(tensor))
+        before = self._ones.setdefault((site, window), own)
+        if before[0].expired() or before != own:
+            self.by_chance = self.by_chance or location
+
+
+def differ(tensor: torch.Tensor, value: Value) -> bool:
+    """Whether the parts of a tensor, by sample, do not hold the same numbers."""
+    with torch.no_grad(), _disable_current_modes():
+        first, *others = torch.split(tensor.detach(), value.rows, value.axis)
+        return not all(torch.equal(first, other) for other in others)

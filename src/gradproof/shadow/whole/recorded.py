@@ -26,7 +26,7 @@ from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
-from gradproof.shadow.whole.memory import MOVED, Memory, geometry_of, known, weakly
+from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
@@ -70,8 +70,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
-        self.by_pass = self.again = False
-        self._met_in: dict[tuple[int, Any], tuple[Any, int, int]] = {}
+        self.by_pass = False
+        self.met = Meetings()
         self._last = (-1, 0)
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
@@ -79,8 +79,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.inside = 0
         self.steps = 0
         self.narrowed: Location | None = None
-        self.by_chance: Location | None = None
-        self._ones: dict[tuple[str, int], Any] = {}
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -266,26 +264,18 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             found = self._number(tensor)
             if found is None:
                 found = self.source(tensor, within(tensor))
-                self._seen_again(tensor)
+                number = self._fetch_of(tensor)
+                number = self.fetch if number is None else number
+                self.met.data(tensor, found, len(self.facts.updates), number, self.location())
             self.memory.alias(tensor, found)
             return found
         self.memory.alias(tensor, made)
         return made
 
-    def _seen_again(self, tensor: torch.Tensor) -> None:
-        """Whether data of one window are met in several of its micro-batches."""
-        storage, window = tensor.untyped_storage(), len(self.facts.updates)
-        number = self._fetch_of(tensor)
-        number = self.fetch if number is None else number
-        key = (storage._cdata, geometry_of(tensor))
-        weak, before, fetch = self._met_in.get(key, (None, -1, number))
-        self.again |= weak is not None and not weak.expired() and before == window and fetch != number
-        self._met_in[key] = (weakly(storage), window, number)
-
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
 
-        What a data loader gave are data, whatever they hold. `by_chance`: a line met several such tensors in a window.
+        What a data loader gave are data, whatever they hold.
         """
         single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
         if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
@@ -298,10 +288,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 return None
             plain = exact(float(first))
         if plain is not None:
-            own, site = (weakly(tensor.untyped_storage()), geometry_of(tensor)), self._site()
-            before = self._ones.setdefault((site, len(self.facts.updates)), own)
-            if before[0].expired() or before != own:
-                self.by_chance = self.by_chance or self.location()
+            self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 
     def _open(self) -> int:
@@ -543,7 +530,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
-        self._met_in.clear()
+        self.met.forget()
         self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
         self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
