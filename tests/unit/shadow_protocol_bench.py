@@ -38,6 +38,8 @@ for window in range(W):
     #zeroed
 """
 FILE = "protocol_loop.py"
+PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+"""The obligations of the window protocol."""
 
 
 def source(edits: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from shadow_protocol_bench import PROTOCOL
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader
@@ -24,7 +25,6 @@ from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol import monitor_report as monitoring
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
-from gradproof.shadow.protocol.ruling import PROTOCOL
 from gradproof.shadow.result import Verification, from_json, to_json
 from models.systems.monitors import MUTANTS
 from symbolic.systems.falsify_monitors import world_of

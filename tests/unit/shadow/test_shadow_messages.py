@@ -9,9 +9,6 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.watch import Events
-from gradproof.shadow.record.events import EventLog
-from gradproof.shadow.record.hooks import Hooks
 from tests import checked as verify
 
 
@@ -67,17 +64,3 @@ def test_a_learning_rate_set_in_each_micro_batch_is_refuted() -> None:
     assert found.location is not None
     assert found.location.function == "by_hand"
     assert verify.check(a_window).outcome is Outcome.HOLDS
-
-
-def test_a_parameter_has_its_name_after_the_model_was_moved() -> None:
-    log = EventLog()
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    with Hooks(Events(log)):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for p in model.parameters():
-            p.grad = None
-        model.to(torch.float64).to(torch.float32)
-        model(torch.randn(2, 3)).mean().backward()
-        optimizer.step()
-    named = {name for event in log.events("accumulate") for name in event.detail["params"]}
-    assert named == {"0.weight", "0.bias", "1.weight", "1.bias"}

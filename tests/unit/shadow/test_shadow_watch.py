@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadow_protocol_bench import names, program, run, source
+from shadow_protocol_bench import PROTOCOL, names, program, run, source
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.watch import watch
-from gradproof.shadow.protocol.ruling import BLIND, PROTOCOL
+from gradproof.shadow.process.watch import BLIND, watch
 from gradproof.shadow.request import expected_obligations
 from gradproof.shadow.result import Verification
 
@@ -42,6 +41,36 @@ BUGS: dict[str, tuple[dict[str, str], bool, str, str]] = {
     "zero skipped": ({"optimizer.zero_grad()": "pass"}, False, "GA-INV-002", "scaler.step("),
     "clip each": ({"#each": "nn.utils.clip_grad_norm_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_norm_"),
     "clip before unscale": ({"#full": "nn.utils.clip_grad_norm_(params, 1.0)"}, True, "GA-INV-005", "clip_grad_norm_"),
+    "clip twice": ({"#clipped": "nn.utils.clip_grad_norm_(params, 0.5)"}, False, "GA-INV-005", "0.5"),
+    "clip after the step": (
+        {
+            "    nn.utils.clip_grad_norm_(params, 1.0)\n": "    pass\n",
+            "#stepped": "nn.utils.clip_grad_norm_(params, 2)",
+        },
+        False,
+        "GA-INV-005",
+        "clip_grad_norm_(params, 2)",
+    ),
+    "unscale early": (
+        {"#each": "if k == 1: scaler.unscale_(optimizer)", "    scaler.unscale_(optimizer)\n": "    pass\n"},
+        True,
+        "GA-EQ-001",
+        "if k == 1: scaler.unscale_",
+    ),
+    "zero after each": ({"#each": "optimizer.zero_grad()"}, False, "GA-INV-002", "optimizer.zero_grad()"),
+    "zero after each, in place": (
+        {"#each": "optimizer.zero_grad(set_to_none=False)"},
+        False,
+        "GA-INV-002",
+        "set_to_none",
+    ),
+    "zero before each, in place": (
+        {"#before": "optimizer.zero_grad(set_to_none=False)"},
+        False,
+        "GA-INV-002",
+        "set_to_none",
+    ),
+    "schedule twice": ({"#scheduled": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
     "schedule each": ({"#each": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
     "narrow": (
         {"nn.Linear(4, 2))": "nn.Linear(4, 2)).bfloat16()", "torch.randn(2, 3)": "torch.randn(2, 3).bfloat16()"},

@@ -6,13 +6,13 @@ import linecache
 
 import pytest
 import torch
+from shadow_protocol_bench import PROTOCOL
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step
-from gradproof.shadow.process.watch import watch
-from gradproof.shadow.protocol.ruling import PROTOCOL, UNFOLLOWED
+from gradproof.shadow.process.watch import UNFOLLOWED, watch
 from gradproof.shadow.result import Verification
 
 HEAD = """
@@ -330,6 +330,10 @@ WRONG = {
     "step in each micro-batch": (windows("one(); finish()"), "GA-INV-003"),
     "zero in each micro-batch": (windows("optimizer.zero_grad(); one()"), "GA-INV-002"),
     "windows of two in a data loader": (epochs("loader", size=40, each=2), "GA-INV-003"),
+    "windows of eight in a data loader": (epochs("loader", size=40, each=8), "GA-INV-003"),
+    "a gradient that is left at the end": (
+        epochs("loader", "False", size=10).replace("range(4)", "range(1)"), "GA-INV-003",
+    ),
     "a learning rate in each micro-batch": (
         windows("optimizer.param_groups[0]['lr'] = 0.1 / (4 * w + k + 2); one()"), "GA-INV-003",
     ),
@@ -348,3 +352,46 @@ def test_a_wrong_loop_is_refuted(name: str) -> None:
     assert "replays on concrete numbers" not in text
     weighed = "no counterexample was replayed" in text
     assert weighed or "the run breaks an" in text.lower()
+
+
+def test_a_loop_without_accumulation_that_never_zeroes_is_refuted() -> None:
+    """With a number of micro-batches the steps are too early, and no more is said of the gradients."""
+    body = windows(passes=1).replace("finish()", "optimizer.step()")
+    assert said(watched(body, None))["GA-INV-002"] is REFUTED
+    found = said(watched(body, 4))
+    assert (found["GA-INV-002"], found["GA-INV-003"]) == (UNKNOWN, REFUTED)
+
+
+PROBED = "one(); one(); optimizer.zero_grad(); one(); one()"
+
+
+@pytest.mark.parametrize(("given", "outcome"), [(4, REFUTED), (2, HOLDS), (None, UNKNOWN)])
+def test_what_is_zeroed_may_come_before_a_whole_window(given: int | None, outcome: Outcome) -> None:
+    assert said(watched(windows(PROBED, passes=1), given))["GA-INV-002"] is outcome
+
+
+TWO = """
+head = nn.Linear(2, 2)
+second = torch.optim.SGD(head.parameters(), lr=0.1)
+for w in range(5):
+    for k in range(4):
+        (head(model(torch.randn(2, 3))).square().mean() / 4).backward()
+        EACH
+    optimizer.step(); second.step()
+    ZERO
+"""
+ZEROES = "optimizer.zero_grad(); second.zero_grad()"
+
+
+@pytest.mark.parametrize(
+    ("each", "zero", "refuted"),
+    [
+        ("pass", ZEROES, None), ("pass", "optimizer.zero_grad()", "GA-INV-002"),
+        ("nn.utils.clip_grad_norm_([*params, *head.parameters()], 0.1)", ZEROES, "GA-INV-005"),
+        ("for b, p in zip(narrow, params): b.add_(p.grad)", ZEROES, "GA-INV-004"),
+    ],
+)  # fmt: skip
+def test_two_optimizers_that_step_in_one_window(each: str, zero: str, refuted: str | None) -> None:
+    found = watched(TWO.replace("EACH", each).replace("ZERO", zero))
+    assert [r.obligation for r in found.results if r.outcome is REFUTED] == ([] if refuted is None else [refuted])
+    assert found.result("GA-EQ-001").outcome is UNKNOWN

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from gradproof.shadow.record.buffers import same
+from gradproof.shadow.record.checksums import same
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import SAMPLED, Escapes, Unchanged, fingerprint

@@ -236,3 +236,20 @@ def test_every_other_window_is_named(passes: int, kinds: list[str], more: int, o
     windows[at] = (more, others)
     named = list(run_of(windows, {0}).others())
     assert [(one.count, one.first) for one in named] == ([] if windows[at] == windows[0] else [(1, at)])
+
+
+def test_a_window_of_two_optimizers_is_recorded_after_a_gap() -> None:
+    """What is followed from the first one's step on is not given up at the second one's."""
+    body = """
+head = nn.Linear(2, 2)
+second = torch.optim.SGD(head.parameters(), lr=0.1)
+for w in range(4):
+    for i in range(4):
+        (nn.functional.mse_loss(head(model(X[4 * w + i])), Y[4 * w + i]) / 4).backward()
+        if w == 2 and i == 1: nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 0.01)
+    optimizer.step(); second.step()
+    optimizer.zero_grad(); second.zero_grad()
+"""
+    made = watched(body, "2")
+    assert made.result("GA-INV-005").outcome is REFUTED
+    assert "clip_grad_norm_" in line_of(made, "GA-INV-005")

@@ -49,7 +49,7 @@ from gradproof.shadow.bounds.rules import MOVED, RULES, OpCall, Rule, moved
 from gradproof.shadow.bounds.values import Box, lift, number
 from gradproof.shadow.locations import Location, initialising, user_location
 from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
-from gradproof.shadow.record.hook_points import Patches, params_of
+from gradproof.shadow.record.patches import Patches, params_of
 from gradproof.shadow.record.run import Run, Step, seed, stated
 
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})

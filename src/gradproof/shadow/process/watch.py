@@ -1,8 +1,8 @@
 """Watching a whole script that cannot be called twice: a few windows are recorded, and what one run decides is decided.
 
 Every operator of these windows is followed (`Recorded`), and the weight of each sample is read off the gradients
-(`OneRun`). The rest of the script runs without it. Hooks and patched functions see the order of backward passes, clips,
-steps and zeroes: they show whether each step follows a window, and a broken rule (`WatchRuling`).
+(`OneRun`). The rest of the script runs without it. A monitor sees the order of backward passes, clips, steps and zeroes
+(`RunEvents`): it shows whether each step follows a window (`StepRuling`), and places a refutation (`WithEvents`).
 
 Every obligation has a result. Where the number of micro-batches is not given it is what most windows show. Then a step
 after every micro-batch looks like a loop that does not accumulate, and the number of steps is not decided. Where it is
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -21,42 +22,40 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.locations import Location
 from gradproof.shadow.process.chosen import Chosen, chosen, first
-from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
-from gradproof.shadow.protocol.turns import PASS
-from gradproof.shadow.record.events import Event, EventLog
-from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
+from gradproof.shadow.protocol.ruling import StepRuling
+from gradproof.shadow.protocol.run_events import CLIP, PASS
+from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, ways_out
+from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {
     "GA-EQ-001": WINDOW, "GA-TOK-001": WINDOW, "GA-DATA-001": ("GA-EQ-001", *WINDOW), "GA-INV-001": ("GA-EQ-001",),
+    "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
 }  # fmt: skip
 """What does not hold where one of others is refuted."""
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
-
-
-class Events:
-    """A sink that keeps events. `stated` gets the kind of each, and the number of its pass."""
-
-    def __init__(self, log: EventLog, stated: Callable[[str, int], None] | None = None) -> None:
-        self.log, self.stated = log, stated
-
-    def event(self, kind: str, location: Location | None = None, **detail: Any) -> None:
-        """Keep an event."""
-        self.log.items.append(Event(kind, location or user_location(), detail))
-        if self.stated is not None:
-            self.stated(kind, int(detail.get("number", 0)))
+BLIND = (
+    "what hooks, custom autograd functions, communication hooks and callbacks of the engine do to a gradient while it "
+    "arrives in `.grad`"
+)
+UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
+UNREPORTED = "the losses were not followed, and no mean of each window was reported"
+FUNCTION = "put the training step into a function of a Run, for gradproof check"
+FURTHER = "report the mean of each window with gradproof.monitoring.report_loss"
+HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
+WRITTEN = "gradients were written in a backward pass by more than accumulation; one run does not show how"
 
 
 class ScriptWatch:
@@ -78,11 +77,10 @@ class ScriptWatch:
         self.chosen = chosen or first(windows)
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
         self.run = self.monitor.run
-        self.engine, self.log = Recorded(), EventLog()
+        self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
-        self.hooks = Hooks(Events(self.log, self._seen))
-        self.on, self.ended = 0 in self.chosen.numbers, False
-        self.arrivals: dict[int, Arrival] = {}
+        self.engine.reaching = self.monitor.details.reaching
+        self.on, self.ended, self.left = 0 in self.chosen.numbers, False, False
         self._stack, self._following = ExitStack(), ExitStack()
 
     def __enter__(self) -> ScriptWatch:
@@ -90,38 +88,34 @@ class ScriptWatch:
             stack.enter_context(self.monitor)
             stack.enter_context(made(self.engine))
             stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
-            stack.enter_context(awaking(self.engine))
             stack.callback(self._following.close)
-            stack.enter_context(self.hooks)
-            handle = register_optimizer_step_post_hook(lambda *_: self.turned())
-            stack.callback(handle.remove)
-            self.monitor.turned = self.turned
+            self.monitor.turned, self.monitor.details.starts = self.turned, self._awake
             if self.on:
                 self.run.recorded.add(0)
                 self._following.enter_context(recording(self.engine))
             else:
                 self.engine.close()
-                self.hooks.stop()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self.on and error is None:
-            self.hooks.end()
+        self.left = self.on and error is None and self.monitor.holds_gradients()
         self.on = False
         self._stack.close()
 
-    def _seen(self, kind: str, number: int) -> None:
-        """A backward pass of a window that is not recorded: it is the last that is followed for now."""
-        if kind == "accumulate":
-            self.arrivals.setdefault(number, self.monitor.arrival())
-        if self.on and kind in PASS and self.run.number not in self.run.recorded:
+    def _awake(self) -> None:
+        """The engine follows from the first optimizer on."""
+        self.engine.awake = True
+
+    def _passed(self) -> None:
+        """A backward pass of a window that is not recorded is the last that is followed for now."""
+        if self.on and self.run.open and not self.run.recorded & {self.run.number, self.run.number + 1}:
             self.on = False
-            self.hooks.stop()
             self._unfollowed()
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before."""
+        self._passed()
         if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
         following, last = self.run.number + 1, self._is_last()
@@ -133,12 +127,11 @@ class ScriptWatch:
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
-        apart = _get_current_dispatch_mode() is not None or self.hooks.within_call or self.engine.facts.lost
+        apart = _get_current_dispatch_mode() is not None or self.monitor.within_call or self.engine.facts.lost
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.monitor.parameters())
             self._following.enter_context(recording(self.engine))
-            self.hooks.go_on()
         return self.on
 
     def _is_last(self) -> bool:
@@ -158,17 +151,67 @@ class ScriptWatch:
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        judge = OneRun(self.engine, any(self.log.events("clip")), self.run.windows)
-        doubt = interfered(self.log, self.engine)
-        watched = WatchedRun(
-            self.log, self.monitor, self.accum_steps, self.arrivals,
-            doubt is None and judge.in_passes(), next(iter(self.engine.facts.lost), None),
-        )  # fmt: skip
-        found = WatchRuling(watched).verification()
-        with_values(found, judge, doubt, bool(self.monitor.reports))
+        events = [event for own in self.run.kept() for event in own]
+        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self.run.windows, self.run.recorded)
+        ruling, doubt = StepRuling(self.monitor, self.accum_steps, self.left), self._interfered()
+        ruling.in_passes(doubt is None and judge.in_passes())
+        found = Verification("", {"accum_steps": ruling.n, "inferred": self.accum_steps is None})
+        found.uncovered, found.versions = [BLIND], {"torch": torch.__version__}
+        found.monitoring, found.notes = monitored(self.monitor), heard(self.monitor)
+        rows = Counter((event.kind, str(event.location)) for event in events)
+        found.events = [{"event": kind, "location": at, "times": times} for (kind, at), times in rows.items()]
+        names = expected_obligations(self.monitor.world)
+        if ruling.windows:
+            self._judge(found, judge, ruling, doubt)
+            said = {result.obligation for result in found.results}
+            found.results += [self._undecided(name) for name in names if name not in said]
+        else:
+            found.results = [Result(n, Outcome.OPAQUE, self._nothing(), domain="events") for n in names]
         beside_refuted(found.results)
-        self._disclose(found)
+        self._disclose(complete(found, self.monitor.world))
         return found
+
+    def _judge(
+        self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: tuple[str, Location] | None
+    ) -> None:
+        """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
+        stated = reported(self.monitor)
+        results = {one.obligation: one for one in judge.results()}
+        found.assumptions += judge.assumptions() if results else []
+        for one in results.values():
+            if one.outcome is Outcome.HOLDS and doubt is not None:
+                one.outcome, (one.reason, one.location), one.help = Outcome.OPAQUE, doubt, FUNCTION
+        for one in WithEvents(judge, ruling).results() if doubt is None else ():
+            if one.obligation not in results or results[one.obligation].outcome is not Outcome.REFUTED:
+                results[one.obligation] = one
+        if stated is not None or self.monitor.reports:
+            results.pop("GA-INV-001", None)
+        found.results = [*results.values(), ruling.result(), *([] if stated is None else [stated])]
+        if self.monitor.world > 1:
+            found.results.append(self.monitor.details.sums.result(FUNCTION))
+        found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
+
+    def _nothing(self) -> str:
+        """Why there is no window to judge."""
+        if self.run.windows and not self.run.recorded & set(range(self.run.windows)):
+            return f"none of the windows was recorded that were asked for; the run has {self.run.windows}"
+        return f"no {'backward pass' if self.monitor.types else 'optimizer step'} was seen"
+
+    def _undecided(self, name: str) -> Result:
+        """An obligation that neither values nor events decide."""
+        lost = next(iter(self.engine.facts.lost), None)
+        help = FURTHER if name == "GA-INV-001" else FUNCTION
+        if name == "GA-INV-001" or lost is None:
+            why = UNREPORTED if name == "GA-INV-001" else UNFOLLOWED
+            return Result(name, Outcome.UNKNOWN, why, None, help, "events", RECORDED)
+        return Result(name, Outcome.OPAQUE, f"a value was lost: {lost[1]}", lost[0], help, "events", RECORDED)
+
+    def _interfered(self) -> tuple[str, Location] | None:
+        """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
+        if self.engine.overwritten is not None:
+            return WRITTEN, self.engine.overwritten
+        passes = (event for own in self.run.seen.values() for event in own if event.kind == PASS and event.about)
+        return next(((HOOKED, event.location) for event in passes if event.about.hooked), None)
 
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
@@ -212,49 +255,6 @@ def beside_refuted(results: list[Result]) -> None:
             result.reason = f"it rests on {cause.obligation}, which is refuted; else: {result.reason}"
 
 
-def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None, reported: bool) -> None:
-    """What the values of the run decide stands before what its events show; a refutation by events stays.
-
-    `doubt`: why the values are not all that reached the gradients, and where. Then nothing holds by them. `reported`:
-    the script reported its losses, which were compared.
-    """
-    results = [r for r in judge.results() if not (reported and r.obligation == "GA-INV-001")]
-    found.assumptions += judge.assumptions() if results else []
-    for result in results:
-        if doubt is not None and result.outcome is Outcome.HOLDS:
-            result.outcome, (result.reason, result.location), result.help = Outcome.OPAQUE, doubt, FUNCTION
-        at = next((i for i, r in enumerate(found.results) if r.obligation == result.obligation), None)
-        if at is None:
-            found.results.append(result)
-        elif found.results[at].outcome is not Outcome.REFUTED or result.outcome is Outcome.REFUTED:
-            found.results[at] = result
-    found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
-
-
-def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:
-    """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
-    if engine.overwritten is not None:
-        return UNSHOWN["written"], engine.overwritten
-    for event in log.events("accumulate"):
-        for name, why in UNSHOWN.items():
-            if event.detail.get(name):
-                return why, event.location
-    return None
-
-
-@contextmanager
-def awaking(engine: Recorded) -> Iterator[None]:
-    """An engine follows from the first optimizer on."""
-    making = torch.optim.Optimizer.__init__
-
-    def begun(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        making(self, *args, **kwargs)
-        engine.awake = True
-
-    with replaced(torch.optim.Optimizer, "__init__", begun):
-        yield
-
-
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
     """Operators, modules, data loaders and backward passes are followed while this runs."""
@@ -278,6 +278,7 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(frozen_heap())
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
         stack.enter_context(ran(engine))
+        stack.enter_context(taken_away(engine.emptied))
         stack.enter_context(replaced(nn.Module, "__call__", called))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)

@@ -20,74 +20,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
-from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, RunEvents
-from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.hook_points import CLIPS, Patches, all_subclasses, listed, tensors_of
-from gradproof.shadow.record.hooks import Call
+from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, Arrival, Iteration, RunEvents
+from gradproof.shadow.protocol.window_details import Call, WindowDetails
+from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, listed, params_of, tensors_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
 MOST_REPORTS = 1000
-
-
-@dataclass
-class Iteration:
-    """One pass over a DataLoader, and how backward passes followed its batches."""
-
-    loader: int
-    length: int | None = None
-    sizes: set[int | None] = field(default_factory=set)
-    read: int = 0
-    ended: bool = False
-    passes: int = 0
-    since: int = 0
-    most: int = 1
-    late: int = 0
-
-    @property
-    def stated(self) -> bool:
-        """Whether its batches and the backward passes went together: it was not read to its end beforehand."""
-        return self.late <= self.most
-
-    @property
-    def complete(self) -> bool:
-        """Whether every batch was read."""
-        return self.ended or self.read == self.length
-
-    @property
-    def trained(self) -> bool:
-        """Whether every batch was read and each was followed by a backward pass."""
-        return self.complete and self.passes >= self.read
-
-    @property
-    def size(self) -> int | None:
-        """Rows of a batch, where all batches had as many and each was one micro-batch."""
-        return next(iter(self.sizes)) if len(self.sizes) == 1 and self.passes <= self.read else None
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
-
-    `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
-    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
-    `ahead`: it is the last of as many as there were batches, which were read before; so it follows no batch of its own.
-    `again`: one of its parts with weights was called more than once, as where a module sums several micro-batches.
-    """
-
-    iteration: Iteration | None
-    trained: bool
-    read: int
-    forwards: int
-    ahead: bool = False
-    again: bool = False
 
 
 @dataclass
@@ -159,8 +104,10 @@ class Monitor:
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()
+        self.details = WindowDetails(self.run)
+        self.passes = 0
         self.turned: Callable[[], None] = lambda: None
-        """Called when a backward pass has ended, which may have stepped, and when a loss scaler has left out a step."""
+        """Called when a backward pass has ended, and around each step, also one that a loss scaler leaves out."""
 
     def __enter__(self) -> Monitor:
         with ExitStack() as stack:
@@ -188,14 +135,14 @@ class Monitor:
         patches.function(torch.autograd.grad, self._derivative)
         for name in CLIPS:
             if hasattr(torch.nn.utils.clip_grad, name):
-                patches.function(getattr(torch.nn.utils.clip_grad, name), self._noted(CLIP))
+                patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
+        self.details.install(patches)
         patches.everywhere()
         for cls in all_subclasses(torch.amp.GradScaler):
             patches.method(cls, "step", self._scaled_step)
             patches.method(cls, "scale", self._scaling)
-            patches.method(cls, "unscale_", self._noted(UNSCALE))
-        for cls in all_subclasses(LRScheduler):
-            patches.method(cls, "step", self._noted(SCHEDULE))
+            patches.method(cls, "unscale_", self._unscaling)
+        patches.schedules(self._scheduled, self._within)
         for owner in (Optimizer, nn.Module):
             for cls in all_subclasses(owner):
                 patches.method(cls, "zero_grad", self._zeroing)
@@ -210,8 +157,18 @@ class Monitor:
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the optimizers that have stepped."""
-        groups = [group for optimizer in self._numbers for group in optimizer.param_groups]
-        return [parameter for group in groups for parameter in group["params"]]
+        return [parameter for optimizer in self._numbers for parameter in params_of(optimizer)]
+
+    @property
+    def within_call(self) -> bool:
+        """Whether a call that is watched runs."""
+        return bool(self._inside)
+
+    def holds_gradients(self) -> bool:
+        """Whether some parameter has a gradient that is not zero."""
+        held = (p.grad for p in self.parameters() if p.grad is not None)
+        with torch.no_grad(), _disable_current_modes():
+            return any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in held)
 
     def ends(self, accum_steps: int | None) -> bool:
         """Whether the first epoch has no more micro-batches left than a window has, as far as its length is known.
@@ -227,25 +184,54 @@ class Monitor:
         self.known |= length is not None
         return not self.epochs and length is not None and 0 < length - done <= most
 
-    def _noted(self, kind: str) -> Call:
+    def _noted(self, kind: str, about: Any = None) -> Call:
         """A call that is an event of its own, but for one inside another."""
 
         def noted(original: Call, *args: Any, **kwargs: Any) -> Any:
             if not self._inside and not initialising():
-                self.run.event(kind)
-            self._inside += 1
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._inside -= 1
+                self.run.event(kind, about)
+            return self._within(original, *args, **kwargs)
 
         return noted
 
+    def _within(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        self._inside += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside -= 1
+
+    def _clipping(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        """A clip of torch.nn.utils. One at infinity measures, and scales nothing."""
+        own = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+        measures = limit is not None and float(limit) == float("inf")
+        noted = self._noted(CLIP, frozenset() if measures else frozenset(map(id, own)))
+        return self.details.sums.scaled(lambda: noted(original, own, *args, **kwargs))
+
+    def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """GradScaler.unscale_, called by the user or by the scaler's own step."""
+        return self.details.sums.scaled(lambda: self._noted(UNSCALE)(original, *args, **kwargs))
+
+    def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """A step of a schedule, which may be given its position."""
+        made = self._noted(SCHEDULE, (id(scheduler), bool(args or kwargs)))(original, scheduler, *args, **kwargs)
+        optimizer = getattr(scheduler, "optimizer", None)
+        if isinstance(optimizer, Optimizer):
+            self.details.rated(optimizer, scheduled=True)
+        return made
+
     def _derivative(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.grad, but for one inside another."""
-        if not self._inside:
-            self.run.begins()
-        return original(*args, **kwargs)
+        """torch.autograd.grad, but for one inside another. Gradients of weights are those of a backward pass."""
+        if self._inside:
+            return original(*args, **kwargs)
+        args, kwargs = listed(args, kwargs)
+        event, inputs = self.run.begins(), tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        if not kwargs.get("create_graph") and self.details.of_weights(inputs):
+            self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
+        made = self._within(original, *args, **kwargs)
+        self.turned()
+        return made
 
     def _settled(self) -> None:
         """Sizes and losses are no longer wanted."""
@@ -300,20 +286,26 @@ class Monitor:
 
     def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.backward, but for one inside another."""
-        if not self._inside:
-            args, kwargs = listed(args, kwargs)
-            self._arriving(tensors_of(args[0] if args else kwargs.get("tensors")))
-        self._inside += 1
+        args, kwargs = listed(args, kwargs)
+        roots, inner = tensors_of(args[0] if args else kwargs.get("tensors")), bool(self._inside)
+        inputs = tensors_of(args[5] if len(args) > 5 else kwargs.get("inputs"))
+        if inner:
+            self.details.reaches(roots, inputs)
+        else:
+            self._arriving(roots, inputs)
         try:
-            return original(*args, **kwargs)
+            return self.details.threaded(lambda: self._within(original, *args, **kwargs))
+        except BaseException:
+            self.details.aborted(inner)
+            raise
         finally:
-            self._inside -= 1
             if not self._inside:
+                self.details.ended()
                 self.turned()
 
-    def _arriving(self, roots: list[Tensor]) -> None:
+    def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
-        self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
+        event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
         size, stated_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
@@ -328,7 +320,7 @@ class Monitor:
             it.most = it.most if it.ended else max(it.most, it.since)
             if size is None:
                 size, stated_by = it.size, LOADER
-        self.epoch.passes += 1
+        self.epoch.passes, self.passes = self.epoch.passes + 1, self.passes + 1
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
             self.epoch.counts[number] = self.tally.micro_batch(counts, size or 0)
@@ -337,14 +329,15 @@ class Monitor:
             self.open.append(handed(roots, self._scale, size, stated_by))
             self.recorded.append(self.open[-1])
         self._scale = None
+        self.details.began(event, self.arrival(), roots, inputs, False, bool(self._stack))
 
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
         it = self._iteration
         if it is None:
-            return Arrival(None, False, 0, self._forwards, again=self._again)
+            return Arrival(None, False, 0, self._forwards, self.passes, again=self._again)
         ahead = it.trained and it.passes == it.read and it.since > 1
-        return Arrival(it, it.trained, it.read, self._forwards, ahead, self._again)
+        return Arrival(it, it.trained, it.read, self._forwards, self.passes, ahead, self._again)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -379,8 +372,11 @@ class Monitor:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         number = self._number(optimizer)
+        self.turned()
         if number in self._stack:
             del self._stack[self._stack.index(number) :]
+        if not self._stack:
+            self.details.stepping(optimizer)
         self._stack.append(number)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -390,7 +386,8 @@ class Monitor:
         if not self._stack:
             flag = found_skip(optimizer)
             with _disable_current_modes():
-                self._attempt(number, flag is not None and bool(flag.item()))
+                self._attempt(optimizer, flag is not None and bool(flag.item()))
+            self.turned()
 
     def _scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
@@ -404,16 +401,18 @@ class Monitor:
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
-                self._attempt(self._number(optimizer), True)
+                self.details.stepping(optimizer)
+                self._attempt(optimizer, True)
                 self.turned()
         finally:
             self._scaler = None
         return result
 
-    def _attempt(self, number: int, skipped: bool) -> None:
+    def _attempt(self, optimizer: Any, skipped: bool) -> None:
         """An optimizer step, performed or skipped."""
+        number = self._number(optimizer)
         self._attempts += 1
-        self.run.event(STEP)
+        self.run.event(STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
         after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
@@ -445,6 +444,12 @@ class Monitor:
         with torch.no_grad(), _disable_current_modes():
             kept = number_of(value)
         self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_location()))
+
+
+def found_skip(optimizer: Any) -> Tensor | None:
+    """The flag by which a fused optimizer skips its update on an infinite gradient, or None."""
+    flag = getattr(optimizer, "found_inf", None)
+    return flag.detach().clone() if isinstance(flag, Tensor) else None
 
 
 def number_of(value: Any) -> Tensor | float | None:

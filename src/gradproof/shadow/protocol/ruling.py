@@ -1,471 +1,284 @@
-"""What the events of one watched run decide: a broken rule of the window protocol, the steps, the sums over ranks.
+"""GA-INV-003 of one watched run, by the events of its recorded windows: the steps, and what leaves them undecided.
 
-A rule that is broken refutes only where nothing odd was seen (`_excuse`). GA-INV-003 holds only where nothing was seen
-that the events do not explain (`unsure`). Of what gradients are made of, events show no more than a broken rule.
+A broken rule refutes only where nothing unusual was seen (`odd`). One step a window holds only where nothing was seen
+that the events do not explain (`unsure`), and where each backward pass is shown to be a micro-batch. Of what gradients
+are made of, events show nothing: the values do.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.turns import LOST, PASS, STALE, Broken, Turn, broken, of, stretches, turns, union
-from gradproof.shadow.record.events import Event, EventLog
-from gradproof.shadow.request import complete, expected_obligations
-from gradproof.shadow.result import RECORDED, Result, Verification
+from gradproof.shadow.protocol import run_events as kinds
+from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.protocol.run_events import Arrival, SeenEvent
+from gradproof.shadow.result import RECORDED, Result
 
-OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
-"""Obligations that are about what gradients hold."""
-PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
-SUMS = ("GA-INV-002", "GA-INV-004")
-BLIND = (
-    "what hooks, custom autograd functions, communication hooks and callbacks of the engine do to a gradient while it "
-    "arrives in `.grad`"
-)
-UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
-UNDECIDED = {
-    "GA-INV-001": "the losses were not followed, and no mean of each window was reported",
-    "GA-SYNC-001": "no sum over the ranks was seen",
-}
-"""Why an obligation is undecided, where the reason is not `UNFOLLOWED`."""
-FUNCTION = "put the training step into a function of a Run, for gradproof check"
-FURTHER = {"GA-INV-001": "report the mean of each window with gradproof.monitoring.report_loss"}
-REPLACED = "gradients were replaced by something whose meaning the events do not show"
-TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
-HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
-UNSHOWN = {
-    "hooked": HOOKED,
-    "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
-}
-"""Detail of an arrival, and why nothing holds after it of the gradients."""
-SHARED = "two optimizers were given the same weights"
-GREW = "the weights of an optimizer are not the same at each of its steps"
-CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
-NEVER = "an optimizer whose weights have gradients made no step while the run was watched"
-REACHED = "weights of the optimizer have no gradient, and weights that are in no optimizer have one"
-MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
-LAST = "no data loader shows that the last backward passes are micro-batches"
-PREPARED = "a hook of the optimizer did it, as a part of the step"
-ITSELF = "the optimizer is none of torch.optim: it may accumulate by itself"
-ABORTED = "a backward pass ended with an exception; what arrived of it is not shown"
-AVERAGED = "an average of the weights was updated more often than the optimizer stepped"
-PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
-UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
-BY_HAND = "gradients were written, or tensors exchanged between the ranks, in a way that is not followed"
-THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
-UNMOVED = "a step moved no weight"
-SKIPPED = "the loss scaler skipped every step"
-SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
-BROKEN = "the events were followed up to an act that breaks {}"
-PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
-DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-REWRITTEN = "weights were written outside of the optimizer's step"
-IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
-SCHEDULED = "the schedule may follow epochs, or be given its position"
-UNSEEN = "gradients are applied here that no backward pass was seen to bring"
+NAME = "GA-INV-003"
+HELP = "step the optimizer, and the schedule, once a window, after its last micro-batch"
 EARLY = "stepped before the window was complete"
 LONG = "the window received more micro-batches than it has"
 UNAPPLIED = "the data ended with an unapplied gradient"
-HELP = {
-    "GA-EQ-001": "unscale once, after the last micro-batch",
-    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
-    "GA-INV-003": "step the optimizer, and the schedule, once a window, after its last micro-batch",
-    "GA-INV-004": "accumulate in float32",
-    "GA-INV-005": "clip once a window, after the last micro-batch, the unscaling and the sum over the ranks",
-    "GA-SYNC-001": "let the last micro-batch of every window synchronise",
+TWICE = "stepped twice on one window"
+ADVANCED = "the schedule advanced without a step of its own"
+BY_HAND = "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
+SHARED = "two optimizers were given the same weights"
+GREW = "the weights of an optimizer are not the same at each of its steps"
+LAST = "no data loader shows that the last backward passes are micro-batches"
+ITSELF = "the optimizer is none of torch.optim: it may accumulate by itself"
+IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
+UNSEEN = "gradients are applied here that no backward pass was seen to bring"
+SKIPPED = "the loss scaler skipped every step"
+AVERAGE = "an average of the weights was updated more often than the optimizer stepped"
+NEVER = "an optimizer whose weights have gradients made no step while the run was watched"
+REACHED = "weights of the optimizer have no gradient, and weights that are in no optimizer have one"
+MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
+PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
+SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
+ONCE = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
+UNEVEN = (
+    "the windows have {} backward passes, and no data loader ended in a short one: tails, or several passes a "
+    "micro-batch, or losses summed before one pass, or a wrong boundary"
+)
+ODD_STEPS = {
+    "changed": "the optimizer's step is changed by a subclass or a hook; what it does is not shown",
+    "within": "an optimizer stepped inside of a backward pass: which of its gradients had arrived is not shown",
 }
+OF_STEPS = {"still": "a step moved no weight"}
+CLOSURE = {"inside": "backward passes ran inside of an optimizer's step, which may ask for them several times"}
+OF_PASSES = {"returned": "gradients were returned, not accumulated; the events do not show where they went"}
+OF_EVENTS = {
+    kinds.THREADS: "two threads ran backward passes at the same time; what arrived from which of them is not shown",
+    kinds.REWRITTEN: "weights were written outside of the optimizer's step",
+    kinds.ABORTED: "a backward pass ended with an exception; what arrived of it is not shown",
+}
+BEFORE_STEP = {kinds.SCHEDULE: "the schedule may follow epochs, or be given its position"}
+WITHOUT_STEP = {
+    kinds.ZERO: "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
+}
+Reason = tuple[str, Location | None]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedRun:
-    """A run that was watched. `arrivals`: what was known at each backward pass.
+class SeenWindow:
+    """A recorded window. `following`: the first backward pass of the next one.
 
-    `in_passes`: the values show that each backward pass is one micro-batch. `lost`: where a value was lost, and why.
+    `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
+    loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
+    twice. `batches` of the data loader were read from the first to the last pass.
     """
 
-    log: EventLog
-    monitor: Monitor
-    accum_steps: int | None
-    arrivals: Mapping[int, Arrival]
-    in_passes: bool
-    lost: tuple[Location, str] | None
+    def __init__(self, number: int, events: list[SeenEvent], following: Arrival | None, monitor: Monitor) -> None:
+        self.number, self.events, length = number, events, monitor.epoch_batches
+        self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
+        self.steps = [event for event in events if event.kind == kinds.STEP]
+        self.before_step = events[: events.index(self.steps[0])] if self.steps else events
+        self.seen: list[Arrival] = [event.about.arrival for event in self.passes]
+        self.count, self.last = len(self.passes), self.seen[-1] if self.seen else Arrival(None, False, 0, 0)
+        self.forwards = [one.forwards for one in self.seen]
+        self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
+        done = self.last.trained and (following is None or following.iteration is not self.last.iteration)
+        self.ended = done or bool(length and self.seen and not self.last.passes % length)
+        self.batches = batches(self.seen[0], self.last) if self.seen else 0
+        each = all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(self.seen))
+        self.shown = (each and bool(self.seen) and self.seen[0].iteration is not None) or length is not None
+
+    def read(self, before: SeenWindow | None) -> int:
+        """The batches of a data loader that were read since the window before; 0 where that is not known."""
+        found = batches(before.last, self.last) if before is not None else 0
+        return found - 1 if found else self.last.read if self.last.iteration is not None else 0
 
 
-class WatchRuling:
-    """What the events of the recorded windows of one run decide."""
+class StepRuling:
+    """What the events of the recorded windows of one run decide of its steps.
 
-    def __init__(self, watch: WatchedRun) -> None:
-        self.watch = watch
-        self.parts = [turns(part) for part in stretches(watch.log.items)]
-        self.turns = [turn for part in self.parts for turn in part]
-        self.steps = [step for turn in self.turns for step in turn.steps]
-        self.arrivals = [event for turn in self.turns for event in turn.of(*PASS)]
-        self.reached = union(self.arrivals)
-        own = union(self.steps)
-        self.known = own if own & self.reached else self.reached
-        self.windows = [self._lengths(part) for part in self.parts]
-        self.given = watch.accum_steps
-        seen = Counter(w.count for w in self.all)
-        self.n = self.given or max(seen, key=lambda n: (seen[n], n), default=1)
-        self.apart = self._apart()
+    `left`: the run ended while it was followed, and weights hold gradients.
+    """
 
-    @property
-    def all(self) -> list[WatchedWindow]:
-        """Every window."""
-        return [window for part in self.windows for window in part]
-
-    def _lengths(self, part: list[Turn]) -> list[WatchedWindow]:
-        done = [turn for turn in part if turn.steps]
-        starts = [*(turn.passes[0] for turn in done[1:]), *([turn.passes[0] for turn in part if not turn.steps] or [0])]
-        ends = [0, *(turn.passes[-1] for turn in done)]
-        return [
-            _window(turn.passes, self.watch, ends[i], starts[i], turn.steps[0].location) for i, turn in enumerate(done)
+    def __init__(self, monitor: Monitor, given: int | None, left: bool) -> None:
+        self.monitor, self.given, self.left = monitor, given, left
+        seen = monitor.run.seen.items()
+        first = {n: e.about.arrival for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
+        self.all = [
+            SeenWindow(n, own, first.get(n + 1), monitor) for n, own in sorted(seen) if n in monitor.run.recorded
         ]
+        self.windows = [window for window in self.all if window.steps]
+        self.steps = [event for window in self.windows for event in window.steps]
+        self.events = [event for window in self.all for event in window.events]
+        self.passes = [event for window in self.all for event in window.passes]
+        counts = Counter(window.count for window in self.windows)
+        self.n = given or max(counts, key=lambda n: (counts[n], n), default=1)
+        own = [joined(event.about.own for event in window.steps) for window in self.windows]
+        self.own, self.reached = joined(own), joined(event.about.reached for event in self.passes)
+        self.apart = any(not one & other for one in own for other in own)
 
-    def _apart(self) -> bool:
-        """Whether optimizers of other parameters step in turn, as those of a GAN do."""
-        own = [union(turn.steps) for turn in self.turns if turn.steps]
-        return any(not one & other for one in own for other in own)
+    def in_passes(self, shown: bool) -> None:
+        """Whether the values show that each backward pass is one micro-batch."""
+        for window in self.windows:
+            window.shown |= shown and window.simple
 
-    def _early(self, counts: list[WatchedWindow], i: int) -> bool:
+    def strange(self) -> bool:
+        """Whether something was seen by which gradients may be zeroed, or clipped, for another reason."""
+        other = any(event.about.foreign for event in self.steps)
+        other |= any(event.about.returned or event.about.hooked for event in self.passes)
+        return self.apart or other or next(self.odd(), next(of_kinds(self.events, OF_EVENTS), None)) is not None
+
+    def result(self) -> Result:
+        """GA-INV-003."""
+        for why, location in self.broken():
+            excuse = self._excuse(why)
+            outcome = Outcome.OPAQUE if excuse else Outcome.REFUTED
+            why, help = (f"{why}, and {excuse}", "") if excuse else (why, HELP)
+            return Result(NAME, outcome, why, location, help, "events", RECORDED)
+        return self._counted()
+
+    # What is wrong
+
+    def broken(self) -> Iterator[tuple[str, Location]]:
+        """The rules that the events break."""
+        for window in self.all:
+            yield from self._twice(window)
+            rates = [event for event in window.before_step if event.kind == kinds.RATE]
+            yield from ((BY_HAND, event.location) for event in rates if event.about and len(rates) > 1)
+        for i, window in enumerate(self.windows if self.given else ()):
+            if window.count < self.n and self._early(i):
+                yield EARLY, window.steps[0].location
+            if window.count > self.n and all(one.shown for one in self.windows if one.count > self.n):
+                yield LONG, window.passes[self.n].location
+        for last in self.all[-1:] if self.left else ():
+            present = last.passes and not last.steps and last.number == self.monitor.run.number
+            if present and not any(event.kind == kinds.ZERO for event in last.events):
+                yield UNAPPLIED, (self.steps or last.passes)[-1].location
+
+    def _twice(self, window: SeenWindow) -> Iterator[tuple[str, Location]]:
+        """An optimizer applies a gradient again, or a schedule advances twice; Accelerate does so once a rank."""
+        before: dict[Any, SeenEvent] = {}
+        for event in window.events:
+            if event.kind == kinds.STEP:
+                one = before.setdefault(event.about.optimizer, event)
+                if one is not event and not one.about.skipped and one.about.held.items() & event.about.held.items():
+                    yield TWICE, (one if event.location.via and not one.location.via else event).location
+                before[event.about.optimizer] = event
+            elif event.kind == kinds.SCHEDULE:
+                known, placed = event.about
+                one = before.get(known, event)
+                if one is not event and not ("accelerate" in event.location.via and one.location == event.location):
+                    yield ADVANCED, event.location
+                before |= {} if placed else {known: event}
+
+    def _early(self, i: int) -> bool:
         """Whether a short window is no tail: it stands beside another one, and nothing lies between them.
 
         That is so where the batches went on in one pass over a data loader, and where both have one micro-batch: an
         epoch of one micro-batch has nothing to accumulate. A micro-batch is then one forward pass.
         """
-        mine = counts[i]
-        if mine.read >= self.n:
+        mine, near = self.windows[i], {window.number: window for window in self.windows}
+        if mine.read(near.get(mine.number - 1)) >= self.n:
             return False
-        for j, (first, second) in ((i - 1, (i - 1, i)), (i + 1, (i, i + 1))):
-            if not 0 <= j < len(counts):
+        for one, other in ((near.get(mine.number - 1), mine), (mine, near.get(mine.number + 1))):
+            if one is None or other is None:
                 continue
-            both = (mine, counts[j])
-            if all(w.count < self.n and not w.ended and w.simple for w in both) and (
-                all(w.count == 1 for w in both) or goes_on(counts[first].last, counts[second].first)
-            ):
+            short = all(w.count < self.n and not w.ended and w.simple for w in (one, other))
+            follows = batches(one.last, other.seen[0]) > 1 if short else False
+            if short and (follows or one.count == other.count == 1):
                 return True
         return False
 
-    def _sized(self) -> Iterator[Broken]:
-        """Windows of another length than was given, and data that end before a step."""
-        for part, counts in zip(self.parts, self.windows, strict=True):
-            for i, (turn, window) in enumerate(zip(part, counts, strict=False) if self.given else ()):
-                event = turn.steps[0]
-                if window.count < self.n and self._early(counts, i):
-                    yield Broken("GA-INV-003", EARLY, event, of(event), window.count, window.location)
-                    break
-                if window.count > self.n and all(one.shown for one in self.all if one.count > self.n):
-                    event = next(e for e in turn.of(*PASS) if e.detail["number"] == turn.passes[self.n])
-                    yield Broken("GA-INV-003", LONG, event, of(event), self.n, event.location)
-                    break
-            left = [turn for turn in part[-1:] if turn.of("accumulate") and not (turn.steps or turn.of("zero"))]
-            for end in (end for turn in left for end in turn.of("end")):
-                at = (self.steps or left[0].of("accumulate"))[-1].location
-                yield Broken("GA-INV-003", UNAPPLIED, end, self.known, len(left[0].passes), at)
-
-    def verification(self) -> Verification:
-        """Judge."""
-        watch = self.watch
-        made = Verification("", {"accum_steps": self.n, "inferred": self.given is None})
-        made.uncovered = [BLIND]
-        made.versions = {"torch": torch.__version__}
-        made.monitoring = monitored(watch.monitor)
-        names = expected_obligations(watch.monitor.world)
-        if not self.steps:
-            made.results = [Result(n, Outcome.OPAQUE, self._nothing(), domain="events") for n in names]
-            return made
-        made.events = readable(watch.log.items)
-        sized = list(self._sized())
-        early = any(one.why == EARLY for one in sized)
-        found = [one for part in self.parts for one in broken(part, self.known) if not (early and one.why == STALE)]
-        found += sized
-        for name in dict.fromkeys(one.obligation for one in found):
-            made.results += [self._refuted(one) for one in found if one.obligation == name][:1]
-        said = {result.obligation for result in made.results}
-        if "GA-INV-003" not in said:
-            made.results.append(self._counted(found))
-        if any(e.detail.get("world", 1) > 1 for e in watch.log.events("sync")) and "GA-SYNC-001" not in said:
-            made.results.append(self._synced())
-        stated, made.notes = reported(watch.monitor), heard(watch.monitor)
-        made.results += [] if stated is None else [stated]
-        decided = {r.obligation for r in made.results}
-        made.results += [self._undecided(name) for name in names if name not in decided]
-        return complete(made, watch.monitor.world)
-
-    def _nothing(self) -> str:
-        """Why there is no window to judge."""
-        run = self.watch.monitor.run
-        if run.windows and not run.recorded & set(range(run.windows)):
-            return f"none of the windows was recorded that were asked for; the run has {run.windows}"
-        return f"no {'backward pass' if any(self.watch.log.events('step')) else 'optimizer step'} was seen"
-
-    def _synced(self) -> Result:
-        """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was, and stayed so."""
-        for part in self.parts:
-            due: set[str] = set()
-            for event in (event for turn in part for event in turn.events):
-                if event.kind in (*PASS, "touch", "assign"):
-                    due |= of(event) & self.known
-                elif event.kind == "zero" or (event.kind == "sync" and event.detail.get("whole", True)):
-                    due -= of(event)
-                elif event.kind == "step" and of(event) & due:
-                    return Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, event.location, FUNCTION, "events", RECORDED)
-        return self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step")
-
-    def _undecided(self, name: str) -> Result:
-        """An obligation that no event decides."""
-        help = FURTHER.get(name, FUNCTION)
-        if name in UNDECIDED or self.watch.lost is None:
-            why = UNDECIDED.get(name, UNFOLLOWED)
-            return Result(name, Outcome.UNKNOWN, why, None, help, "events", RECORDED)
-        location, what = self.watch.lost
-        return Result(name, Outcome.OPAQUE, f"a value was lost: {what}", location, help, "events", RECORDED)
-
-    def _refuted(self, broken: Broken) -> Result:
-        kind = broken.event.kind
-        details = {"event": kind, "micro": broken.micro, "params": sorted(broken.params)}
-        excuse, help = self._excuse(broken), HELP.get(broken.obligation, "")
-        outcome, why = (Outcome.OPAQUE, f"{broken.why}, and {excuse}") if excuse else (Outcome.REFUTED, broken.why)
-        help = "" if excuse else help
-        return Result(broken.obligation, outcome, why, broken.location, help, "events", RECORDED, details)
-
-    def _excuse(self, broken: Broken) -> str:
+    def _excuse(self, why: str) -> str:
         """Why a broken rule is no violation for certain; empty where it is one."""
-        if self.apart:
-            return IN_TURN
-        odd = next((why for names, why, _ in self.odd() if broken.obligation in names), "")
-        return odd or self._innocent(broken) or self._not_lost(broken)
-
-    def _innocent(self, broken: Broken) -> str:
-        if broken.obligation == "GA-SYNC-001" and self._exchanged():
-            return BY_HAND
-        arrivals = [event for event in self.arrivals if of(event) & broken.params]
-        unshown = [why for name, why in UNSHOWN.items() if any(event.detail.get(name) for event in arrivals)]
-        if broken.obligation in SUMS and unshown:
-            return unshown[0]
-        if broken.obligation == "GA-INV-003" and (why := self._uncounted(broken)):
-            return why
-        return PREPARED if self._prepared(broken.event) else ""
-
-    def _exchanged(self) -> bool:
-        """Whether gradients may have been summed over the ranks by hand."""
-        return any(event.kind in ("touch", "assign", "sync", "collective") for event in self.watch.log.items)
-
-    def _prepared(self, event: Event) -> bool:
-        """Whether an event is a part of a step that hooks of its optimizer prepared."""
-        within = False
-        for one in self.watch.log.items:
-            if one.kind == "step":
-                within = bool(one.detail.get("hooked"))
-            elif one.kind == "stepped":
-                within = False
-            if one is event:
-                return within and one.kind != "step"
-        return False
-
-    def _not_lost(self, broken: Broken) -> str:
-        log = self.watch.log
-        if broken.obligation == "GA-INV-002" and any(log.events("assign")):
-            return REPLACED
-        if broken.why == STALE:
-            return ITSELF if self._unmoved() and self._foreign() else ""
-        if broken.why != LOST:
-            return ""
-        if why := self._dropped(broken):
-            return why
-        if any(log.events("rewrite")):
-            return REWRITTEN
-        if any(event.detail.get("hooked") for event in self.arrivals):
-            return HOOKED
-        return ITSELF if self._foreign() else ""
-
-    def _foreign(self) -> bool:
-        """Whether an optimizer is none of torch.optim."""
-        return any(step.detail.get("foreign") for step in self.steps)
-
-    def _dropped(self, broken: Broken) -> str:
-        """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
-        if (self.known & self.reached) - broken.params:
-            return PARTLY
-        turn = next(turn for turn in self.turns if broken.event in turn.events)
-        later = {e.detail["number"] for e in turn.before_step()[turn.place(broken.event) :] if e.kind in PASS}
-        return DROPPED if len(later) >= self.n > 1 else ""
-
-    def _uncounted(self, broken: Broken) -> str:
-        """Why a wrong number of backward passes need not be a wrong number of micro-batches."""
-        if broken.why == UNAPPLIED and not self._training():
+        odd = next(self.odd(), next(flagged(self.passes, CLOSURE), None))
+        if self.apart or odd is not None:
+            return odd[0] if odd is not None and not self.apart else IN_TURN
+        last = self.all[-1].last.iteration
+        if why == UNAPPLIED and (last is None or all(w.last.iteration is not last for w in self.windows)):
             return LAST
-        return ITSELF if self._unmoved() and self._foreign() else ""
+        own = any(event.about.still for event in self.steps) and any(event.about.foreign for event in self.steps)
+        return ITSELF if own else ""
 
-    def _training(self) -> bool:
-        """Whether the last backward pass was of the data loader's pass that the windows were of."""
-        last = self.watch.arrivals.get(max(self.watch.arrivals, default=0))
-        ends = [w.last for w in self.all if w.last is not None]
-        return last is not None and last.iteration is not None and any(e.iteration is last.iteration for e in ends)
+    # What holds
 
-    def _unmoved(self) -> list[Event]:
-        """Steps that moved no weight, but for those that the loss scaler skipped."""
-        skipped = {step.detail.get("call") for step in self.steps if step.detail.get("skipped")}
-        ended = [e for turn in self.turns for e in turn.of("stepped") if e.detail["call"] not in skipped]
-        return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
-
-    def _held(self, name: str, why: str) -> Result:
-        details = {"accum_steps": self.n, "inferred": self.given is None}
-        return Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)
-
-    def unsure(self, found: Sequence[Broken]) -> Iterator[tuple[str, Location | None]]:
-        """What was seen that leaves the number of steps undecided, and where."""
-        for one in (one for one in found if one.obligation not in ("GA-INV-004", "GA-SYNC-001")):
-            yield BROKEN.format(one.obligation), one.location
-        unseen = next((step for step in self.steps if step.detail.get("held") and not of(step) & self.known), None)
-        if unseen is not None:
-            yield UNSEEN, unseen.location
-        yield from ((why, location) for names, why, location in self.odd() if "GA-INV-003" in names)
-        if all(bool(step.detail.get("skipped")) for step in self.steps):
-            yield SKIPPED, self.steps[-1].location
-        yield from ((UNMOVED, event.location) for event in self._unmoved())
-        updates = [event for turn in self.turns for event in turn.of("averaged")]
-        if len(updates) > len(self.steps) + 1:
-            yield AVERAGED, updates[-1].location
-        yield from self._left_out()
-        for w in self.all:
-            if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
-                yield PASSED, w.location
-            if w.batches > 1 and not w.shown:
-                yield SEVERAL, w.location
-        for turn in self.turns:
-            yield from ((SCHEDULED, event.location) for event in turn.before_step() if event.kind == "schedule")
-            yield from ((DROPPED, event.location) for event in turn.of("zero") if not turn.steps)
-            yield from ((REWRITTEN, event.location) for event in turn.of("rewrite"))
-            yield from ((TAKEN, event.location) for event in turn.of("gradients"))
-
-    def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
+    def odd(self) -> Iterator[Reason]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
-        own: dict[int, list[Event]] = {}
-        for step in self.steps:
-            own.setdefault(step.detail.get("optimizer", -1), []).append(step)
-        every = [union(steps) for steps in own.values()]
-        if sum(map(len, every)) > len(frozenset().union(*every)):
-            yield PROTOCOL, SHARED, None
-        for steps in own.values():
-            if len(set(map(of, steps))) > 1:
-                yield PROTOCOL, GREW, steps[-1].location
-        log = self.watch.log
-        yield from ((PROTOCOL, THREADS, event.location) for event in log.events("threads"))
-        yield from ((PROTOCOL, CHANGED, step.location) for step in self.steps if step.detail.get("changed"))
-        yield from ((OF_GRADIENTS, ABORTED, event.location) for event in log.events("aborted"))
+        own: dict[int, list[frozenset[int]]] = {}
+        for event in self.steps:
+            own.setdefault(event.about.optimizer, []).append(event.about.own)
+        if sum(len(joined(each)) for each in own.values()) > len(self.own):
+            yield SHARED, None
+        if any(len(set(each)) > 1 for each in own.values()):
+            yield GREW, self.steps[-1].location
+        yield from (one for one in of_kinds(self.events, OF_EVENTS) if one[0] == OF_EVENTS[kinds.THREADS])
+        yield from flagged(self.steps, ODD_STEPS)
 
-    def _left_out(self) -> Iterator[tuple[str, None]]:
-        """Weights with gradients whose optimizer makes no step, or does not know them."""
-        own = union(self.steps)
-        stepped = {step.detail.get("optimizer") for step in self.steps} | {s.detail.get("outer") for s in self.steps}
-        for event in self.watch.log.events("made"):
-            made = event.detail["optimizers"].items()
-            if any(key not in stepped and (set(names) & self.reached) - own for key, names in made):
-                yield NEVER, None
-        if own - self.reached and self.reached - own:
+    def unsure(self) -> Iterator[Reason]:
+        """What was seen that leaves the number of steps undecided, and where."""
+        if not self.own & self.reached:
+            yield from ((UNSEEN, event.location) for event in self.steps if event.about.held)
+        yield from self.odd()
+        if all(event.about.skipped for event in self.steps):
+            yield SKIPPED, self.steps[-1].location
+        averaged = [event for event in self.events if event.kind == kinds.AVERAGED]
+        if len(averaged) > len(self.steps) + 1:
+            yield AVERAGE, averaged[-1].location
+        if any((own & self.reached) - self.own for own in self.monitor.details.optimizers()):
+            yield NEVER, None
+        if self.own - self.reached and self.reached - self.own:
             yield REACHED, None
+        for w in self.windows:
+            if len(set(w.forwards)) != 1 or max(w.forwards) > 1:
+                yield PASSED if w.passes else UNSEEN, w.steps[0].location
+            if w.batches > 1 and not w.shown:
+                yield SEVERAL, w.steps[0].location
+        yield from flagged(self.steps, OF_STEPS)
+        yield from flagged(self.passes, OF_PASSES)
+        yield from of_kinds(self.events, OF_EVENTS)
+        for w in self.all:
+            yield from of_kinds(w.before_step, BEFORE_STEP)
+            yield from of_kinds(w.events, {} if w.steps else WITHOUT_STEP)
 
-    def _counted(self, found: Sequence[Broken]) -> Result:
-        """GA-INV-003, where nothing broke it: it holds, or the events do not show it."""
-        for why, location in self.unsure(found):
-            return Result("GA-INV-003", Outcome.OPAQUE, why, location, "", "events", RECORDED)
-        counts = self.all
-        shown = ", ".join(str(w.count) for w in counts)
+    def _counted(self) -> Result:
+        """Where nothing broke it: it holds, or the events do not show it."""
+        for why, location in self.unsure():
+            return Result(NAME, Outcome.OPAQUE, why, location, "", "events", RECORDED)
+        counts = self.windows
         even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
         even = even and any(w.count == self.n for w in counts)
         if self.apart:
             why = IN_TURN
         elif self.given is None and self.n == 1 and even:
-            why = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
+            why = ONCE
         elif not even:
-            why = (
-                f"the windows have {shown} backward passes, and no data loader ended in a short one: "
-                "tails, or several passes a micro-batch, or losses summed before one pass, or a wrong boundary"
-            )
+            why = UNEVEN.format(", ".join(str(w.count) for w in counts))
         elif not all(w.shown for w in counts):
             why = MANY
         else:
             tails = " or its tail" * any(w.count < self.n for w in counts)
             words = f"{len(counts)} steps, one for each window of {self.n} micro-batches{tails}"
-            return self._held("GA-INV-003", words)
+            details = {"accum_steps": self.n, "inferred": self.given is None}
+            return Result(NAME, Outcome.HOLDS, words, domain="events", reach=RECORDED, details=details)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
-        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].location, help, "events", RECORDED)
+        return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedWindow:
-    """A complete window: its backward passes, the first and the last of them, and whether an epoch ended with it.
-
-    `forwards` are the forward passes before each backward pass; 0 where none was seen. `batches` of a data loader were
-    read from the first to the last, where one iteration gave them all, and `read` since the window before; else 0.
-    `shown`: each backward pass follows the next batch of one iteration, or the caller gave the passes of an epoch.
-    `simple`: each backward pass follows one forward pass, which calls no module twice.
-    """
-
-    count: int
-    first: Arrival | None
-    last: Arrival | None
-    ended: bool
-    forwards: tuple[int, ...]
-    batches: int
-    read: int
-    location: Location
-    shown: bool
-    simple: bool
+def of_kinds(events: list[SeenEvent], words: Mapping[str, str]) -> Iterator[Reason]:
+    """The events of some kinds, with what is said of them."""
+    return ((words[event.kind], event.location) for event in events if event.kind in words)
 
 
-def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
-    """Whether one pass over a data loader yielded more batches between two backward passes."""
-    if last is None or following is None or last.iteration is None:
-        return False
-    return last.iteration is following.iteration and following.read > last.read
+def flagged(events: list[SeenEvent], words: Mapping[str, str]) -> Iterator[Reason]:
+    """The events of which something is known, with what is said of it."""
+    return ((why, event.location) for event in events for name, why in words.items() if getattr(event.about, name))
 
 
-def _window(passes: list[int], watch: WatchedRun, before: int, following: int, location: Location) -> WatchedWindow:
-    """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
-    seen = [watch.arrivals.get(number) for number in passes]
-    last, after = seen[-1], watch.arrivals.get(following)
-    ended = last is not None and last.trained and (after is None or after.iteration is not last.iteration)
-    ended |= watch.monitor.epoch_batches is not None and passes[-1] % watch.monitor.epoch_batches == 0
-    forwards = tuple(a.forwards if a is not None else 0 for a in seen)
-    read = batches(watch.arrivals.get(before), last) - 1
-    if read < 0 and last is not None and last.iteration is not None:
-        read = last.read
-    known = [a for a in seen if a is not None]
-    shown = len(known) == len(seen) and all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(known))
-    shown = (shown and known[0].iteration is not None) or watch.monitor.epoch_batches is not None
-    simple = set(forwards) == {1} and not any(a.again for a in known)
-    shown |= watch.in_passes and simple
-    read = max(read, 0)
-    return WatchedWindow(
-        len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, location, shown, simple
-    )
+def joined(sets: Any) -> frozenset[int]:
+    """The union of some sets."""
+    return frozenset[int]().union(*sets)
 
 
-def batches(first: Arrival | None, last: Arrival | None) -> int:
+def batches(first: Arrival, last: Arrival) -> int:
     """How many batches one iteration over a data loader gave from one backward pass to another; 0: not known."""
-    if first is None or last is None or first.iteration is None or first.iteration is not last.iteration:
-        return 0
-    return last.read - first.read + 1
-
-
-def readable(items: Sequence[Event]) -> list[dict[str, Any]]:
-    """Events as plain data; the same event of one parameter after the other, at one line, is one row."""
-    rows: list[dict[str, Any]] = []
-    for event in items:
-        row = {"event": event.kind, "location": str(event.location), "params": sorted(of(event))}
-        if rows and rows[-1] | {"params": []} == row | {"params": []} and event.kind not in (*PASS, "step"):
-            rows[-1]["params"] = sorted({*rows[-1]["params"], *row["params"]})
-        else:
-            rows.append(row)
-    return rows
+    known = first.iteration is not None and first.iteration is last.iteration
+    return last.read - first.read + 1 if known else 0

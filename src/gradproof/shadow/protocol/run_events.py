@@ -11,18 +11,87 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 
 PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE, LEFT = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule", "gradient that was there before it",
 )  # fmt: skip
+RATE, AVERAGED, REWRITTEN, ABORTED, THREADS = "rate", "averaged", "rewritten", "aborted", "threads"
+"""What is kept of recorded windows besides: a learning rate set by hand, an average of the weights, weights that no
+step wrote, a backward pass that raised, and one that began while that of another thread ran."""
 KEPT = 8
 """Numbers of windows that are kept of those that are alike."""
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
 Counted = tuple[tuple[Act, int], ...]
+
+
+@dataclass
+class Iteration:
+    """One pass over a DataLoader, and how backward passes followed its batches."""
+
+    loader: int
+    length: int | None = None
+    sizes: set[int | None] = field(default_factory=set)
+    read: int = 0
+    ended: bool = False
+    passes: int = 0
+    since: int = 0
+    most: int = 1
+    late: int = 0
+
+    @property
+    def stated(self) -> bool:
+        """Whether its batches and the backward passes went together: it was not read to its end beforehand."""
+        return self.late <= self.most
+
+    @property
+    def complete(self) -> bool:
+        """Whether every batch was read."""
+        return self.ended or self.read == self.length
+
+    @property
+    def trained(self) -> bool:
+        """Whether every batch was read and each was followed by a backward pass."""
+        return self.complete and self.passes >= self.read
+
+    @property
+    def size(self) -> int | None:
+        """Rows of a batch, where all batches had as many and each was one micro-batch."""
+        return next(iter(self.sizes)) if len(self.sizes) == 1 and self.passes <= self.read else None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
+
+    `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
+    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    `passes` counts the backward passes of the run until now.
+    `ahead`: it is the last of as many as there were batches, which were read before; so it follows no batch of its own.
+    `again`: one of its parts with weights was called more than once, as where a module sums several micro-batches.
+    """
+
+    iteration: Iteration | None
+    trained: bool
+    read: int
+    forwards: int
+    passes: int = 0
+    ahead: bool = False
+    again: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SeenEvent:
+    """An event, which is kept where its window is recorded. `about`: what else is known of it."""
+
+    kind: str
+    location: Location
+    about: Any = None
+    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -43,7 +112,10 @@ class NotJudged:
 
 
 class RunEvents:
-    """The events of a run. `number`: the present window, counted from 0; `steps`: whether it was stepped."""
+    """The events of a run. `number`: the present window, counted from 0; `stepped`: whether it was.
+
+    `seen`: the events of the recorded windows, and the first backward pass after each.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -54,20 +126,41 @@ class RunEvents:
         self._kinds: dict[tuple[Counted, Counted], Alike] = {}
         self._recorded: set[tuple[Counted, Counted]] = set()
         self.more = 0
+        self.seen: dict[int, list[SeenEvent]] = {}
 
-    def begins(self, held: int = 0) -> None:
+    def kept(self) -> list[list[SeenEvent]]:
+        """The events of each recorded window."""
+        return [own for number, own in sorted(self.seen.items()) if number in self.recorded]
+
+    @property
+    def on(self) -> bool:
+        """Whether the present window is recorded."""
+        return self.number in self.recorded
+
+    def keep(self, kind: str, about: Any = None) -> SeenEvent:
+        """Keep an event of a recorded window."""
+        made = SeenEvent(kind, user_location(), about)
+        if self.open and (self.on or (kind == PASS and self.number - 1 in self.recorded)):
+            own = self.seen.setdefault(self.number, [])
+            made.kept = self.on or not own
+            own += [made] * made.kept
+        return made
+
+    def begins(self, held: int = 0) -> SeenEvent:
         """A backward pass begins: the first of a window where a step came before. `held`: gradients that are there."""
         if self.stepped:
             self._close()
         if not self.open:
             self._acts = [(LEFT, NOWHERE)] * held
         self.open = True
-        self._acts.append((PASS, user_location()))
+        made = self.keep(PASS)
+        self._acts.append((PASS, made.location))
+        return made
 
-    def event(self, kind: str) -> None:
+    def event(self, kind: str, about: Any = None) -> None:
         """Something that happens at a line of the user's; before the first backward pass it belongs to no window."""
         if self.open:
-            self._acts.append((kind, user_location()))
+            self._acts.append((kind, self.keep(kind, about).location))
             if kind == STEP:
                 self.stepped, self._until = True, len(self._acts)
 

@@ -19,6 +19,7 @@ import torch
 
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
@@ -31,7 +32,7 @@ from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import frozen_heap, parameters, steps
+from gradproof.shadow.whole.unseen import frozen_heap, steps
 
 SEEDS = (1, 2)
 """How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
@@ -108,7 +109,7 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
 
     def before(optimizer: Any) -> None:
         group.keep()
-        seen.append([sampled(p.grad) for p in parameters(optimizer) if p.grad is not None])
+        seen.append([sampled(p.grad) for p in params_of(optimizer) if p.grad is not None])
 
     group.begin()
     seed(run.seed)
@@ -173,7 +174,7 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
     made.notes = [
-        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
+        f"{facts.parameters} {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}

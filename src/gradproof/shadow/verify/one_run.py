@@ -7,9 +7,8 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 from gradproof.core.outcome import Outcome
@@ -26,13 +25,14 @@ MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
+SEVERAL_STEP = "several optimizers step; their windows were not distinguished"
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
 
 class OneRun:
     """The obligations of a script, by one run of it."""
 
-    def __init__(self, engine: Recorded, clips: bool = False, total: int = 0) -> None:
+    def __init__(self, engine: Recorded, clips: bool, total: int, recorded: Collection[int]) -> None:
         self.engine, self.terms, self.clips, self.total = engine, engine.terms, clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
@@ -44,7 +44,7 @@ class OneRun:
             runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
-            if step.gradients:
+            if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
         self.ended = self._impossible() if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
@@ -56,7 +56,11 @@ class OneRun:
         ended, equal = self.ended, self.equal
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
         if ended is not None or equal is None:
-            return [self._result(name, *ended) for name in names if ended is not None]
+            found = [self._result(name, *ended) for name in names if ended is not None]
+            several = ended is not None and ended[1] == SEVERAL_STEP
+            certain = {one.obligation: one for one in (self.stale(), self.width(), self.clipping()) if several}
+            certain = {name: one for name, one in certain.items() if one.outcome is Outcome.REFUTED}
+            return [certain.get(one.obligation, one) for one in found]
         found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
         tokens = self.tokens(equal)
         return found if tokens is None else [*found, tokens]
@@ -120,7 +124,7 @@ class OneRun:
             reason = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
             return Outcome.UNKNOWN, reason, met.beside
         if len({window.step.optimizer for window in self.windows}) > 1:
-            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
+            return Outcome.UNKNOWN, SEVERAL_STEP, self._location()
         for window in self.windows:
             if not window.samples:
                 return Outcome.VACUOUS, "a gradient is made of no data", window.step.location
@@ -365,12 +369,13 @@ class OneRun:
                 name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._location()
             )
         old: set[int] = set()
-        for before, now in pairwise(self.windows):
+        for before, now in self._pairs():
             old |= before.step.leaves
             for parameter, gradient in now.step.gradients.items():
                 earlier = before.step.gradients.get(parameter)
                 mine = {terms.bare(term)[0] for term in gradient.value}
-                again = mine & {terms.bare(term)[0] for term in (earlier.value if earlier else ())}
+                kept = (earlier.value, now.step.begun_with.get(parameter, {})) if earlier else ()
+                again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 if old & terms.reached(again):
                     reason = f"the gradient of {parameter} still has that of the window before"
                     location = now.step.location
@@ -382,6 +387,14 @@ class OneRun:
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
         return self._result(name, Outcome.HOLDS, "no gradient has a summand from before its window")
+
+    def _pairs(self) -> Iterator[tuple[WindowWeights, WindowWeights]]:
+        """Each window with that before it of the same optimizer."""
+        last: dict[int, WindowWeights] = {}
+        for window in self.windows:
+            if window.step.optimizer in last:
+                yield last[window.step.optimizer], window
+            last[window.step.optimizer] = window
 
     def _begun(self) -> tuple[str, Location] | None:
         for window in self.windows:

@@ -21,13 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
-from gradproof.shadow.whole.unseen import inside, parameters, states
+from gradproof.shadow.whole.unseen import inside, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(
@@ -311,7 +312,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
-        own = list(parameters(optimizer))
+        own = params_of(optimizer)
         found, number = self.gradients(own), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
         update = Update(user_location(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
@@ -332,7 +333,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def optimizers_of(self, update: Update) -> list[torch.Tensor]:
         """The parameters of the optimizer that made a step."""
-        return next(list(parameters(one)) for number, one in self.optimizers.values() if number == update.optimizer)
+        return next(params_of(one) for number, one in self.optimizers.values() if number == update.optimizer)
 
     def number_of(self, optimizer: Any) -> int:
         """Optimizers are numbered as they step first."""
@@ -342,7 +343,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """An optimizer has stepped: what it wrote are leaves, which stand for their definitions."""
         update, self.stepping = self.facts.updates[-1], False
         update.begun_with, self.passes, self.begun_with = {**self.begun_with, **update.begun_with}, 0, {}
-        self.applied(update, list(parameters(optimizer)))
+        self.applied(update, params_of(optimizer))
         for one in list(states(optimizer)):
             self.renewed(one)
 

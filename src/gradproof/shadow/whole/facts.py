@@ -65,6 +65,7 @@ class BackwardPass:
     """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
+    `emptied`: where a gradient was zeroed, or taken away, before the next pass or step.
     """
 
     location: Location
@@ -72,6 +73,7 @@ class BackwardPass:
     gains: dict[str, Combination] = field(default_factory=dict)
     seeded: bool = False
     returned: bool = False
+    emptied: Location | None = None
 
 
 @dataclass(slots=True)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import lr_scheduler
 
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.patches import Patches
 from gradproof.shadow.result import Result
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.terms import NOBODY
-from gradproof.shadow.whole.unseen import replaced
 from gradproof.shadow.whole.values import Value
 
 if TYPE_CHECKING:
@@ -276,56 +277,24 @@ def _emptied(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def seen(events: LoopEvents) -> Iterator[None]:
-    """`zero_grad` and the steps of schedules are events while this runs."""
-    with ExitStack() as stack:
-        for owner in (torch.optim.Optimizer, torch.nn.Module):
-            stack.enter_context(_noted(owner, "zero_grad", events, ZERO))
-        schedulers = torch.optim.lr_scheduler.LRScheduler
-        noted: set[type] = set()
+    """`zero_grad` and the steps of schedules are events while this runs; a schedule given its place counts no steps."""
+    patches, busy = Patches(), [0]
 
-        def note(kind: type) -> None:
-            for one in kind.__mro__:
-                if one not in noted and issubclass(one, schedulers) and "step" in vars(one):
-                    noted.add(one)
-                    stack.enter_context(_noted(one, "step", events, SCHEDULE))
-
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            note(type(self))
-            making(self, *args, **kwargs)
-
-        making = schedulers.__init__
-        for kind in _below(schedulers):
-            note(kind)
-        stack.enter_context(replaced(schedulers, "__init__", made))
-        yield
-
-
-def _below(cls: type) -> list[type]:
-    found: list[type] = [cls]
-    for one in found:
-        below: list[type] = type.__subclasses__(one)
-        found += [each for each in below if each not in found]
-    return found
-
-
-@contextmanager
-def _noted(owner: Any, name: str, events: LoopEvents, kind: str) -> Iterator[None]:
-    original: Callable[..., Any] = vars(owner)[name]
-    busy = [0]
-
-    @functools.wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def noted(kind: str, original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+        placed = kind == SCHEDULE and (args or kwargs) and not isinstance(owner, lr_scheduler.ReduceLROnPlateau)
+        if not busy[0] and not placed and not initialising():
+            events.add(kind)
         busy[0] += 1
         try:
-            named = len(args) > 1 or bool(kwargs)
-            moved = (
-                kind == SCHEDULE and named and owner is not torch.optim.lr_scheduler.ReduceLROnPlateau
-            )  # a schedule that is given its place counts no steps
-            if busy[0] == 1 and not moved and not initialising():
-                events.add(kind)
-            return original(*args, **kwargs)
+            return original(owner, *args, **kwargs)
         finally:
             busy[0] -= 1
 
-    with replaced(owner, name, noted):
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        patches.method(owner, "zero_grad", functools.partial(noted, ZERO))
+    patches.schedules(functools.partial(noted, SCHEDULE), lambda original, *args, **kwargs: original(*args, **kwargs))
+    patches.active = True
+    try:
         yield
+    finally:
+        patches.restore()

@@ -22,13 +22,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.record.buffers import UNMADE
+from gradproof.shadow.record.checksums import UNMADE
+from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
+from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -83,6 +85,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
+        self.reaching: set[int] = set()
         self.since = self.parts = self.applied_of = 0
         self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
@@ -121,6 +124,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.hooked = self.hooked or user_location()
             if self._writes_a_gradient(spec, args, kwargs):
                 self.overwritten = user_location()
+        if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
+            self.emptied()
         return super().operate(func, spec, args, kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
@@ -405,7 +410,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._compare("parameter")
         self._compare("tensor")
         number = self.number_of(optimizer)
-        own, found = list(parameters(optimizer)), dict[str, Gradient]()
+        own, found = params_of(optimizer), dict[str, Gradient]()
         for parameter in own:
             if parameter.grad is not None and not plain(parameter.grad):
                 self.lose("a gradient is no plain tensor")
@@ -426,7 +431,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.closed or not self.stepping or self.steps:
             return
         self.stepping = False
-        for parameter in parameters(optimizer):
+        for parameter in params_of(optimizer):
             leaf = self.terms.make("state", (self.name(parameter), len(self.facts.updates)), (), tuple(parameter.shape))
             self.memory.write(parameter, shared(self.terms.of(leaf)))
         for held in list(optimizer.state.values()):
@@ -475,9 +480,17 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             gain = plus(self._gradient(parameter), self._before.get(name, {}), -UNIT)
             if gain:
                 run.gains[name] = gain
+                if id(parameter) not in self.reaching:
+                    self.overwritten = self.overwritten or self.location()
         self.arrived |= {self.terms.bare(term)[0] for gain in run.gains.values() for term in gain}
         self.ran = True
         self._look("gradient")
+
+    def emptied(self) -> None:
+        """A gradient was zeroed, or taken away."""
+        done = self.facts.updates[-1] if self.facts.updates else None
+        if self.runs and not self.inside and not (isinstance(done, RecordedStep) and done.until == len(self.runs)):
+            self.runs[-1].emptied = self.runs[-1].emptied or user_location()
 
     def _gradient(self, parameter: torch.Tensor) -> Combination:
         grad = parameter.grad if parameter.is_leaf else None
@@ -492,7 +505,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     # Writes that are no operators
 
     def _look(self, kind: str) -> None:
-        """Keep what the parameters, or the gradients, hold."""
+        """Keep what the or the gradients, hold."""
         for parameter in self.kept:
             tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
             if tensor is not None and plain(tensor):

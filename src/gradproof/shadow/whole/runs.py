@@ -1,7 +1,7 @@
 """The two runs of a function, by micro-batches and by the full batch, with numbers or without.
 
 Both runs share one store of terms. The gradient of a window is proved equal to the full batch's where both are one
-combination: then they are equal for all real parameters, data and draws. An optimizer step makes what it wrote a new
+combination: then they are equal for all real data and draws. An optimizer step makes what it wrote a new
 leaf, which is named by its definition: two runs have one leaf only where they wrote the same.
 
 A run with numbers (`Real`) takes the path that its numbers lead to. Random numbers of the second run are those that the
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
+from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
@@ -41,7 +42,6 @@ from gradproof.shadow.whole.unseen import (
     generator_of,
     inside as within_func,
     of_an_object,
-    parameters,
     states,
 )
 from gradproof.shadow.whole.values import Value, number, shared
@@ -552,7 +552,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.compare()
             self.passes_before = self.all_passes
             super().before_step(optimizer)
-            own = list(parameters(optimizer))
+            own = params_of(optimizer)
             self.events.stepping(own)
             self.numbers.begun.append(self.begun)
             self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
@@ -566,7 +566,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             if self.late is not None:
                 self.lose("a gradient is written after the optimizer was called, and before it steps", self.late)
             super().after_step(optimizer)
-            self.numbers.after.append({self.name(p): sampled(p) for p in parameters(optimizer)})
+            self.numbers.after.append({self.name(p): sampled(p) for p in params_of(optimizer)})
             self.look()
 
     def stepped_by_hand(self) -> None:

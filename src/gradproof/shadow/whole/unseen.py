@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import frames, user_location
-from gradproof.shadow.record.buffers import BITS, checksum, same
+from gradproof.shadow.record.checksums import BITS, checksum, same
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.values import Value
 
@@ -143,6 +143,25 @@ def ways_out(
             stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
         dlpack: Any = torch.utils.dlpack
         stack.enter_context(replaced(dlpack, "to_dlpack", leaving(dlpack.to_dlpack)))
+        yield
+
+
+@contextmanager
+def taken_away(gone: Callable[[], None]) -> Iterator[None]:
+    """`gone` is called where `.grad` becomes None that was none before: no operator shows it.
+
+    Every optimizer imports torch._dynamo, which copies torch's functions into tables: it must find torch's own.
+    """
+    import torch._dynamo
+
+    own = next(vars(c)["grad"] for c in torch.Tensor.__mro__ if "grad" in vars(c))
+
+    def assign(tensor: torch.Tensor, value: Any) -> None:
+        if value is None and own.__get__(tensor) is not None:
+            gone()
+        own.__set__(tensor, value)
+
+    with replaced(torch.Tensor, "grad", property(own.__get__, assign, lambda tensor: assign(tensor, None))):
         yield
 
 
@@ -299,15 +318,6 @@ def calls(engine: Engine) -> Iterator[None]:
     name = "_engine_run_backward"
     with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
         yield
-
-
-def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The parameters of an optimizer, each once."""
-    seen: set[int] = set()
-    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            yield parameter
 
 
 def states(optimizer: Any) -> Iterator[torch.Tensor]:

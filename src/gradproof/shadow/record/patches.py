@@ -1,7 +1,7 @@
-"""Functions and methods replaced for a while and put back; where the hooks are put, and what they ask of torch.
+"""Functions and methods replaced for a while and put back, and what such replacements ask of torch.
 
-Replacing functions and methods for a while, and putting back exactly what was there. A replacement that somebody
-wrapped or copied meanwhile is left alone; `active` makes it inert.
+What is put back is exactly what was there. A replacement that somebody wrapped or copied meanwhile is left alone;
+`active` makes it inert.
 """
 
 from __future__ import annotations
@@ -10,24 +10,14 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import (
-    Optimizer,
-    _global_optimizer_post_hooks as POST_HOOKS,
-    _global_optimizer_pre_hooks as PRE_HOOKS,
-)
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks as POST_HOOKS
 
 from gradproof.shadow.locations import LIBRARY, TORCH, owner
-from gradproof.shadow.record.buffers import found_skip
-
-if TYPE_CHECKING:
-    from gradproof.shadow.record.hooks import Hooks
 
 Replacement = Callable[..., Any]
 MISSING = object()
@@ -73,6 +63,19 @@ class Patches:
         if original is None or any(owner is cls and n == name for owner, n, _, _ in self._attributes):
             return
         self.attribute(cls, name, self.wrap(original, around))
+
+    def schedules(self, step: Replacement, made: Replacement) -> None:
+        """Wrap the step and the constructor of every schedule, of classes that are defined later as well."""
+
+        def making(original: Replacement, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            for cls in type(scheduler).__mro__:
+                if issubclass(cls, LRScheduler):
+                    self.method(cls, "step", step)
+            made(original, scheduler, *args, **kwargs)
+
+        for cls in all_subclasses(LRScheduler):
+            self.method(cls, "step", step)
+            self.method(cls, "__init__", making)
 
     def function(self, original: Replacement, around: Replacement) -> None:
         """Wrap a function; `everywhere` then puts the wrapper into every module that holds it."""
@@ -145,94 +148,6 @@ CLIPS = (
 )  # fmt: skip
 
 
-class Flag:
-    """A truth value on a device, read when it is asked for."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __bool__(self) -> bool:
-        return bool(self.tensor.item())
-
-    def __repr__(self) -> str:
-        return str(bool(self))
-
-
-def skips(optimizer: Any) -> bool | Flag:
-    """Whether a fused optimizer skips its update on an infinite gradient."""
-    found = found_skip(optimizer)
-    return found is not None and Flag(found)
-
-
-COLLECTIVES = (
-    "reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter", "reduce_scatter_tensor",
-)  # fmt: skip
-
-
-def install(hooks: Hooks, patches: Patches) -> None:
-    """Put every patch in place, inert until `patches.active`.
-
-    Every optimizer imports torch._dynamo, which copies torch's functions into tables: it must find torch's own.
-    """
-    import torch._dynamo
-
-    patches.function(torch.autograd.backward, hooks.backward)
-    patches.function(torch.autograd.grad, hooks.grad)
-    patches.function(torch.utils.swap_tensors, hooks.buffers.swapped)
-    for name in CLIPS:
-        if hasattr(torch.nn.utils.clip_grad, name):
-            patches.function(getattr(torch.nn.utils.clip_grad, name), hooks.clip)
-    if torch.distributed.is_available():
-        patches.function(torch.distributed.all_reduce, hooks.all_reduce)
-        for name in COLLECTIVES:
-            patches.function(getattr(torch.distributed, name), hooks.collective)
-    patches.everywhere()
-    _setter(patches, hooks.assigned)
-    for cls in all_subclasses(Optimizer) + all_subclasses(torch.nn.Module):
-        patches.method(cls, "zero_grad", hooks.zero)
-    patches.method(torch.nn.Module, "_apply", hooks.moved)
-    for cls in all_subclasses(torch.amp.GradScaler):
-        patches.method(cls, "unscale_", hooks.unscale)
-        patches.method(cls, "step", hooks.scaled_step)
-    for cls in all_subclasses(DistributedDataParallel):
-        patches.method(cls, "forward", hooks.ranks)
-    for cls in all_subclasses(LRScheduler):
-        patches.method(cls, "step", hooks.schedule)
-    patches.method(AveragedModel, "update_parameters", hooks.averaged)
-
-
-def install_makers(hooks: Hooks, patches: Patches) -> None:
-    """What is made is noted to the end, also while nothing else is."""
-    for cls in all_subclasses(DistributedDataParallel):
-        patches.method(cls, "__init__", hooks.ranks_made)
-    for cls in all_subclasses(LRScheduler):
-        patches.method(cls, "__init__", hooks.scheduler_made)
-    patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
-
-
-def cover(hooks: Hooks, patches: Patches, kind: type) -> None:
-    """A class of schedulers that was defined after `install`."""
-    for cls in kind.__mro__:
-        if issubclass(cls, LRScheduler):
-            patches.method(cls, "step", hooks.schedule)
-
-
-def _setter(patches: Patches, tell: Replacement) -> None:
-    """`Tensor.grad` as a property: torch's own getter, and a setter that tells the hooks."""
-    inherited = next(vars(c)["grad"] for c in torch.Tensor.__mro__ if "grad" in vars(c))
-
-    def assign(tensor: Tensor, value: Any) -> None:
-        if patches.active:
-            tell(inherited.__set__, tensor, value)
-        else:
-            inherited.__set__(tensor, value)
-
-    def delete(tensor: Tensor) -> None:
-        assign(tensor, None)
-
-    patches.attribute(torch.Tensor, "grad", property(inherited.__get__, assign, delete))
-
-
 def tensors_of(given: Any) -> list[Tensor]:
     """The tensors among an argument's: one, several, a mapping's values; gradient edges and None are left out."""
     if given is None:
@@ -250,13 +165,6 @@ def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         return tuple(given) if isinstance(given, Iterator) else given
 
     return tuple(map(read, args)), {name: read(given) for name, given in kwargs.items()}
-
-
-def inner(optimizer: Any) -> Any:
-    """The torch optimizer inside wrappers that keep it as `.optimizer`."""
-    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
@@ -277,8 +185,8 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
 
 
 def params_of(optimizer: Any) -> list[Tensor]:
-    """The parameters of an optimizer, in order."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
+    """The parameters of an optimizer, each once."""
+    return list({id(p): p for group in optimizer.param_groups for p in group["params"]}.values())
 
 
 def changes_step(optimizer: Optimizer) -> bool:
@@ -290,44 +198,18 @@ def changes_step(optimizer: Optimizer) -> bool:
     steps = [getattr(vars(c)["step"], "__module__", "") for c in kinds if "step" in vars(c)]
     own = [not s.startswith("torch.optim.") for s in steps]
     around = bool(own) and own[0] and not all(own)
-    return around or bool(getattr(optimizer, "_optimizer_step_post_hooks", None)) or strange(POST_HOOKS)
-
-
-def prepared(optimizer: Optimizer) -> bool:
-    """Whether hooks of the user's own run before an optimizer's step."""
-    return bool(getattr(optimizer, "_optimizer_step_pre_hooks", None)) or strange(PRE_HOOKS)
-
-
-def strange(hooks: Mapping[int, Any]) -> bool:
-    """Whether one of torch's hooks for every optimizer is not of this package."""
-    return any(not str(getattr(h, "__module__", "")).startswith("gradproof.") for h in hooks.values())
+    others = [h for h in POST_HOOKS.values() if not str(getattr(h, "__module__", "")).startswith("gradproof.")]
+    return around or bool(getattr(optimizer, "_optimizer_step_post_hooks", None) or others)
 
 
 def rates(optimizer: Any) -> list[float]:
-    """The learning rates of an optimizer's groups; one that lives on a device is not waited for, but NaN."""
-    if optimizer is None:
-        return []
-    return [rate(group.get("lr", float("nan"))) for group in optimizer.param_groups]
+    """The learning rates of an optimizer's groups; NaN for one on an accelerator, which is not waited for."""
+    return [rate(group.get("lr")) for group in optimizer.param_groups]
 
 
 def rate(value: Any) -> float:
-    """A learning rate as a float; one that is a tensor on an accelerator, or no number, is NaN."""
+    """A learning rate as a float; NaN for a tensor on an accelerator, and for what is no number."""
     if not isinstance(value, Tensor):
         return float(value) if isinstance(value, Real) else float("nan")
     with torch.utils._python_dispatch._disable_current_modes():
         return float(value.detach()) if value.device.type == "cpu" else float("nan")
-
-
-__all__ = [
-    "CLIPS",
-    "Flag",
-    "Replacement",
-    "cover",
-    "install",
-    "install_makers",
-    "leaves_of",
-    "params_of",
-    "rates",
-    "skips",
-    "tensors_of",
-]

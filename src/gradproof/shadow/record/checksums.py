@@ -1,0 +1,81 @@
+"""Checksums of tensors: whether one holds what it held, without a copy of it.
+
+A write through `.data` or NumPy moves no version counter. A checksum sees it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._python_dispatch import _disable_current_modes
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WIDTH = 512
+UNMADE = (UninitializedBuffer, UninitializedParameter)
+PLAIN = torch.Tensor.__torch_dispatch__
+
+
+def checksum(tensor: Tensor) -> Tensor | None:
+    """A sum of the elements' bits with odd factors that differ by position, modulo 2^64, on the device.
+
+    None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested or quantised
+    tensor, a storage that was freed, a CUDA graph that is being captured.
+    """
+    if tensor.is_meta or tensor.is_nested or tensor.is_quantized or isinstance(tensor, UNMADE):
+        return None
+    if tensor.layout is torch.strided and type(tensor) in (Tensor, torch.nn.Parameter) and _freed(tensor):
+        return None
+    if type(tensor).__torch_dispatch__ is not PLAIN:
+        return None
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    with torch.no_grad(), _disable_current_modes():
+        plain = tensor.detach() if tensor.layout is not torch.strided else tensor.detach().as_subclass(Tensor)
+        total = torch.zeros((), dtype=torch.int64, device=plain.device)
+        for part in _parts(plain):
+            flat = part.resolve_conj().resolve_neg().contiguous().flatten()
+            flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+            total = 5 * total + _summed(flat.view(BITS[flat.element_size()]))
+        return total
+
+
+def _freed(tensor: Tensor) -> bool:
+    """Whether the storage is too small for the tensor, as where a parameter was offloaded."""
+    if not tensor.numel():
+        return False
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage().nbytes() < (tensor.storage_offset() + last + 1) * tensor.element_size()
+
+
+def _summed(bits: Tensor) -> Tensor:
+    """A checksum of integers, eight bytes at a time: that is how fast memory is read."""
+    each = 8 // bits.element_size()
+    bits = bits.clone() if bits.storage_offset() % each else bits
+    whole = bits.numel() // (each * WIDTH) * each * WIDTH
+    rows = bits[:whole].view(torch.int64).view(-1, WIDTH) if whole else bits.new_zeros(0, WIDTH, dtype=torch.int64)
+    rest = bits[whole:]
+    factors = torch.arange(1, 2 * max(len(rows), each * WIDTH), 2, device=bits.device)
+    wide = factors[:WIDTH]
+    sums = rows @ wide if bits.device.type == "cpu" else (rows * wide).sum(1)
+    return 3 * (sums * factors[: len(rows)]).sum() + (rest * factors[: len(rest)]).sum()
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The strided tensors that hold a tensor's numbers."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    where = (tensor.crow_indices(), tensor.col_indices()) if rows else (tensor.ccol_indices(), tensor.row_indices())
+    return (*where, tensor.values())
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two checksums are equal; what has none is taken for unchanged. Waits for the device."""
+    if one is None or other is None or one.device != other.device:
+        return True
+    with _disable_current_modes():
+        return torch.equal(one, other)
