@@ -25,7 +25,6 @@ MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
-SEVERAL_STEP = "several optimizers step; their windows were not distinguished"
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
 
@@ -57,8 +56,8 @@ class OneRun:
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
         if ended is not None or equal is None:
             found = [self._result(name, *ended) for name in names if ended is not None]
-            several = ended is not None and ended[1] == SEVERAL_STEP
-            certain = {one.obligation: one for one in (self.stale(), self.width(), self.clipping()) if several}
+            sure = ended is not None and ended[0] is Outcome.UNKNOWN and any(len(w.runs) > 1 for w in self.windows)
+            certain = {one.obligation: one for one in (self.stale(), self.width(), self.clipping()) if sure}
             certain = {name: one for name, one in certain.items() if one.outcome is Outcome.REFUTED}
             return [certain.get(one.obligation, one) for one in found]
         found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
@@ -124,7 +123,7 @@ class OneRun:
             reason = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
             return Outcome.UNKNOWN, reason, met.beside
         if len({window.step.optimizer for window in self.windows}) > 1:
-            return Outcome.UNKNOWN, SEVERAL_STEP, self._location()
+            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:
             if not window.samples:
                 return Outcome.VACUOUS, "a gradient is made of no data", window.step.location

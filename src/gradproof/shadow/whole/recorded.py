@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.record.checksums import UNMADE
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
@@ -30,7 +29,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, plain
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -579,17 +578,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 def alone() -> bool:
     """Whether no other rank trains: one that tries an operator by itself could wait for the others for ever."""
     return not (dist.is_available() and dist.is_initialized())
-
-
-def plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a storage with numbers, and no dispatch of its own."""
-    kind = type(tensor)
-    ordinary = (
-        kind is torch.Tensor
-        or kind is nn.Parameter
-        or (kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not isinstance(tensor, UNMADE))
-    )
-    return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
 def blocks(rows: int) -> int:
