@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.soundness.generated import written
-from tests.soundness.judged import answers
+from tests.soundness.generated import drawn_step, number_of
+from tests.soundness.judged import Job, answers
 from tests.soundness.kit import STEPS
 from tests.soundness.steps import MODULES, steps_of
-from tests.soundness.table import Listed, by_class, markdown, missed, undecided
+from tests.soundness.table import Listed, by_class, by_seed, markdown, missed, of_seed, undecided
 
-COUNT = 200
+COUNT, SEEDS = 200, 5
 
 
 def commit() -> str:
@@ -28,34 +28,43 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soundness", description=__doc__)
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP", help="steps, groups or classes")
     parser.add_argument("--seed", default=commit(), help="of the generated steps; the commit unless given")
-    parser.add_argument("--count", type=int, default=COUNT, help=f"how many are generated; {COUNT} unless given")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many are made of it; {SEEDS} unless given")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"how many a seed generates; {COUNT} unless given")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print a generated step, and end")
     parser.add_argument("--jobs", type=int, default=2, help="processes; 2 unless given")
     parser.add_argument("--out", type=Path, help="write the table here")
     given = parser.parse_args(words)
     if given.show is not None:
-        print(written(given.seed, given.show)[1])
+        print(drawn_step(given.seed, given.show).text)
         return 0
-    jobs = [(step.name, -1, "") for step in steps_of(*MODULES)] + [("", at, given.seed) for at in range(given.count)]
+    seeds = [given.seed, *(f"{given.seed}.{turn}" for turn in range(2, given.seeds + 1))]
+    jobs = [(step.name, -1, "") for step in steps_of(*MODULES)]
+    jobs += [("", at, seed) for seed in seeds for at in range(given.count)]
     if given.only:
-        chosen = [(job, STEPS[job[0]] if job[1] < 0 else written(given.seed, job[1])[0]) for job in jobs]
-        jobs = [job for job, step in chosen if {step.name, step.group, step.kind} & set(given.only)]
+        jobs = [job for job in jobs if {*_names(job)} & set(given.only)]
     every: list[Listed] = []
     for one in answers(jobs, given.jobs):
         every.append(one)
         if one.fault[0] or one.contradiction or one.open:
             print(
-                f"{one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}",
+                f"{one.seed} {one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}",
                 flush=True,
             )
-    rows = [one for one in every if not one.thrown]
-    print("\n".join([*by_class(rows), "", *undecided(rows), ""]))
-    print(f"seed {given.seed}: {len(rows)} steps, {len(every) - len(rows)} generated ones thrown out")
+    print("\n".join([*by_seed(every), "", *by_class(every), "", *undecided(every), ""]))
     if given.out is not None and not given.only:
-        given.out.write_text(markdown(rows, len(every) - len(rows), given.seed), encoding="utf-8")
-    bars = missed(rows)
+        given.out.write_text(markdown(every), encoding="utf-8")
+    bars = dict.fromkeys(bar for seed in seeds for bar in missed(of_seed(every, seed)))
     print("\n".join(f"missed: {bar}" for bar in bars) or "every bar is met")
     return 1 if bars else 0
+
+
+def _names(job: Job) -> tuple[str, ...]:
+    """The name, the group and the class of a step; a generated one is known by its subject."""
+    name, number, seed = job
+    if number >= 0:
+        subject = number_of(seed, number)[1].partition(" of")[0]
+        return f"{subject.replace(' ', '_')}_{number}", subject, subject
+    return name, STEPS[name].group, STEPS[name].kind
 
 
 if __name__ == "__main__":

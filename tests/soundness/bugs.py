@@ -72,7 +72,7 @@ BUGS = (
         "reductions",
         EQ,
         {"share": ("loss", "factor", "after", "foreach"), "loss": ALIKE},
-        words=lambda _: {"by": "(n + 1)"},
+        words=lambda _: {"by": "n + 1"},
     ),
     Bug("divided by the rows", "reductions", EQ, MEANT, words=lambda _: {"by": "len(x)"}),
     Bug("divided twice", "reductions", EQ, MEANT, added("share", EACH + "p.grad /= size")),
@@ -116,7 +116,7 @@ BUGS = (
         "masks",
         EQ,
         {"share": ("loss", "factor"), "loss": UNLIKE},
-        words=lambda loss: {"by": f"({loss.count} * size)"},
+        words=lambda loss: {"by": f"{loss.count} * size"},
     ),
     Bug(
         "the count of the first window",
@@ -351,7 +351,7 @@ BUGS = (
         begun("if size > 1 and k == 0:\n    continue"),
     ),
     Bug("it ends after the first micro-batch", "control flow", EQ, {"loop": NESTED}, added("ended", "break")),
-    Bug("divided by the index", "control flow", EQ, MEANT, words=lambda _: {"by": "(k + 1)"}),
+    Bug("divided by the index", "control flow", EQ, MEANT, words=lambda _: {"by": "k + 1"}),
     Bug(
         "no gradient of the first micro-batch",
         "control flow",

@@ -325,9 +325,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         found: dict[str, Gradient] = {}
         for parameter in own:
             if parameter.grad is not None:
-                value = self.combination(parameter.grad)
+                value = self.laws.distributed(self.combination(parameter.grad))
                 self.memory.alias(parameter.grad, shared(value))
-                found[self.name(parameter)] = Gradient(self.name(parameter), value)
+                found[self.name(parameter)] = Gradient(self.name(parameter), value, self.numbers_of(parameter.grad))
         return found
 
     def optimizers_of(self, update: Update) -> list[torch.Tensor]:
