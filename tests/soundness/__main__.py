@@ -46,10 +46,8 @@ def main(words: Sequence[str] | None = None) -> int:
     for one in answers(jobs, given.jobs):
         every.append(one)
         if one.fault[0] or one.contradiction or one.open:
-            print(
-                f"{one.seed} {one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}",
-                flush=True,
-            )
+            words = f"{one.verdict} {one.fault} {one.contradiction} {one.reason}"
+            print(f"{one.seed} {one.name} ({one.label}; {one.bug}): {words}", flush=True)
     print("\n".join([*by_seed(every), "", *by_class(every), "", *undecided(every), ""]))
     if given.out is not None and not given.only:
         given.out.write_text(markdown(every), encoding="utf-8")

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from gradproof.shadow.record.run import Run, seed
 from tests.soundness.kit import BLIND, MEETS, RIGHT, Handed, Listening, Probe, Step, Train

@@ -40,10 +40,10 @@ HEAD = (
     "`tests/soundness` has steps that are written by hand, and steps that are generated. A generated one is put",
     "together from choices of model, loss, share, accumulation, scale, clip, optimizer, schedule, report and dtype. A",
     "wrong one has one bug of a list. The seeds are made of the commit. An oracle confirms each label with numbers: it",
-    "compares gradients, weights, rates and losses with a clean full batch and with a reference loop, in float64 and in",
-    "the run's own dtype; sums below fp32 are compared as if they had its width, for that they are narrow is what",
-    "GA-INV-004 says. A generated step is weighed with several seeds and magnitudes. It is drawn anew where its choices",
-    "do not go together, and where the numbers do not say for certain what its label says.",
+    "compares gradients, weights, rates and losses with a clean full batch and with a reference loop, in float64 and",
+    "in the run's own dtype. Sums below fp32 are compared as if they had its width: their own is what GA-INV-004 is",
+    "about. A generated step is weighed with several seeds and magnitudes. It is drawn anew where its choices do not",
+    "go together, and where the numbers do not say for certain what its label says.",
     "",
     "Right steps should be proved and wrong ones refuted. Where samples meet, in batch statistics, the answer is",
     "OUTSIDE, and names the line. A blind step reads none of run's numbers, so that a comparison with itself says",
@@ -89,7 +89,10 @@ def cells(row: Row) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the table says of a step. Of a generated one its `number`, else -1, its seed, and why draws were thrown out."""
+    """What the table says of a step.
+
+    Of a generated one its `number`, else -1, its seed, and `before`: why draws were thrown out.
+    """
 
     name: str
     kind: str
@@ -195,11 +198,11 @@ def missed(rows: Sequence[Listed]) -> list[str]:
 
 def undecided(rows: Sequence[Listed]) -> list[str]:
     """Each step that is undecided, with its reason."""
-    return [
-        f"- `{row.name}`{f' of `{row.seed}`' if row.seed else ''} ({row.label}{f': {row.bug}' if row.bug else ''}): {row.reason}"
-        for row in rows
-        if row.open
-    ]
+    found = []
+    for row in rows:
+        of, bug = f" of `{row.seed}`" if row.seed else "", f": {row.bug}" if row.bug else ""
+        found += [f"- `{row.name}`{of} ({row.label}{bug}): {row.reason}"] if row.open else []
+    return found
 
 
 def markdown(rows: Sequence[Listed]) -> str:

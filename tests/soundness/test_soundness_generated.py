@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from gradproof.shadow.verify import judge
-from tests.soundness import compose, generated
+from tests.soundness import generated
 from tests.soundness.answers import FALSE_HOLDS
 from tests.soundness.bugs import BUGS, RIGHT_NEEDS
-from tests.soundness.compose import CHOICES, LOOPS, SLOTS, bracketed, choose
+from tests.soundness.compose import CHOICES, LOOPS, bracketed, choose
 from tests.soundness.generated import TURNS, drawn_step, number_of, written
 from tests.soundness.judged import answer
 from tests.soundness.kit import CLASSES, RIGHT, STEPS, WRONG
@@ -100,25 +99,26 @@ def test_reductions_stand_in_brackets() -> None:
         assert "loss = (F.mse_loss(out, y) + 0.05 * sum(p.square().sum() for p in params)) " in text
 
 
+COMMON = {"a", "b", "group", "i", "name", "p"}
+"""Variables of a loop that end with it."""
+
+
 def test_choices_of_two_dimensions_bind_no_variable_of_each_other() -> None:
-    """`share` and `loss` meet in `loss`; alternatives of one dimension never stand together."""
-    owners: Counter[str] = Counter()
-    for dimension, choices in CHOICES.items():
-        owners.update({name for lines in choices.values() for text in lines.values() for name in _bound(text)})
-    for loop in LOOPS.values():
-        owners.update(_bound(loop.format(window="    pass", inner="        pass", after="    pass", within="        pass",
-                                         flat="    pass", last="        pass")) - {"k", "x", "y", "window"})  # fmt: skip
-    once = {name for name, count in owners.items() if count > 1} - {"i", "at", "p", "b", "group", "name"}
-    assert once == set()
+    """Alternatives of one dimension never stand together, and `loss` is made by one dimension alone."""
+    plan = {**PLAN, "zero": "none"}
+    names: dict[str, set[str]] = {"loop": set().union(*(_bound({**plan, "loop": loop}) for loop in LOOPS))}
+    plain = _bound(plan)
+    for dimension in CHOICES.keys() - {"loop", "model", "loss", "dtype"}:
+        every = (_bound({**plan, dimension: choice}) for choice in CHOICES[dimension])
+        names[dimension] = set().union(*every) - plain
+    counts = Counter(name for found in names.values() for name in found - COMMON)
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert {"start", "flat", "held", "norm", "mine", "schedule"} <= counts.keys()
 
 
-def _bound(text: str) -> set[str]:
-    """The names that some lines of Python bind, but for those of a comprehension."""
-    for old, new in (("{{", "("), ("}}", ")"), ("{scaled}", "loss"), ("{whole}", "loss"), ("{mean}", "loss")):
-        text = text.replace(old, new)
-    for word in ("{by}", "{count}", "{due}", "{due_read}", "{due_item}"):
-        text = text.replace(word, "" if "due" in word else "n")
-    tree = ast.parse(text.replace("continue", "pass").replace("held = (name: torch", "held = (torch"))
+def _bound(plan: dict[str, str]) -> set[str]:
+    """The names that a step binds, and those of its functions."""
+    tree = ast.parse(choose(plan).text())
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 

@@ -178,11 +178,9 @@ class Judge:
         name, found = "GA-EQ-001", self.unequal
         ours, full = self.ours.facts.updates, self.full.facts.updates
         strange = self._foreign_scalars()
-        other = divided_by_others(self.terms, ours) if found is None and self.ranks == 1 else None
-        if other is not None:
-            reason = (
-                f"window {other + 1} is divided by a count of other samples, and an earlier window by that of its own"
-            )
+        at_fault = divided_by_others(self.terms, ours) if found is None and self.ranks == 1 else None
+        if at_fault is not None:
+            reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
             help = "divide each window by the count of its own labels"
             return self._result(name, Outcome.REFUTED, reason, next(iter(self.ours.facts.lines), strange), help=help)
         if found is None and strange is not None:

@@ -515,6 +515,6 @@ def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:
         fitting.sort(key=lambda one: (one[1] != 1, new[one[0]] != held))
     else:
         kept = {(size, prod(old[axis + 1 :])) for axis, size in enumerate(old) if axis != value.axis}
-        after = {axis: prod(new[axis + 1 :]) for axis, _ in fitting}
-        fitting.sort(key=lambda one: ((new[one[0]], after[one[0]]) in kept, after[one[0]] != each, one[1] != 1))
+        left = {axis: prod(new[axis + 1 :]) for axis, _ in fitting}
+        fitting.sort(key=lambda one: ((new[one[0]], left[one[0]]) in kept, left[one[0]] != each, one[1] != 1))
     return next(iter(fitting), (None, 1))
