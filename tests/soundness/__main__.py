@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.soundness.generated import drawn_step, number_of
@@ -32,6 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=COUNT, help=f"how many a seed generates; {COUNT} unless given")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print a generated step, and end")
     parser.add_argument("--jobs", type=int, default=2, help="processes; 2 unless given")
+    parser.add_argument("--json", type=Path, help="keep the answers here, a line each: what is there is not run again")
     parser.add_argument("--out", type=Path, help="write the table here")
     given = parser.parse_args(words)
     if given.show is not None:
@@ -42,18 +45,31 @@ def main(words: Sequence[str] | None = None) -> int:
     jobs += [("", at, seed) for seed in seeds for at in range(given.count)]
     if given.only:
         jobs = [job for job in jobs if {*_names(job)} & set(given.only)]
-    every: list[Listed] = []
-    for one in answers(jobs, given.jobs):
-        every.append(one)
+    known = kept(given.json)
+    new = [job for job in jobs if job not in known]
+    for job, one in zip(new, answers(new, given.jobs), strict=True):
+        known[job] = one
+        if given.json is not None:
+            with given.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"job": job, **asdict(one)}) + "\n")
         if one.fault[0] or one.contradiction or one.open:
             words = f"{one.verdict} {one.fault} {one.contradiction} {one.reason}"
             print(f"{one.seed} {one.name} ({one.label}; {one.bug}): {words}", flush=True)
+    every = [known[job] for job in jobs]
     print("\n".join([*by_seed(every), "", *by_class(every), "", *undecided(every), ""]))
     if given.out is not None and not given.only:
         given.out.write_text(markdown(every), encoding="utf-8")
     bars = dict.fromkeys(bar for seed in seeds for bar in missed(of_seed(every, seed)))
     print("\n".join(f"missed: {bar}" for bar in bars) or "every bar is met")
     return 1 if bars else 0
+
+
+def kept(file: Path | None) -> dict[Job, Listed]:
+    """The answers of an earlier run."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    rows = [json.loads(line) for line in lines]
+    tuples = [{name: tuple(row[name]) for name in ("fault", "before")} for row in rows]
+    return {tuple(row.pop("job")): Listed(**{**row, **more}) for row, more in zip(rows, tuples, strict=True)}
 
 
 def _names(job: Job) -> tuple[str, ...]:
