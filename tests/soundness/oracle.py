@@ -119,7 +119,18 @@ class Widened(TorchFunctionMode):
             return args[0].to(self.dtype, copy=True)
         if func is Tensor.to:
             named["copy"] = True
+        if func in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook):
+            wide[1] = self._inside(wide[1])
         return func(*wide, **named)
+
+    def _inside(self, hook: Any) -> Any:
+        """A hook that a backward pass calls, where no mode is."""
+
+        def inside(given: Tensor) -> Any:
+            with self:
+                return hook(given)
+
+        return inside
 
 
 def observe(train: Train, run: Run, by: int = 1, **given: Any) -> Seen:

@@ -81,8 +81,9 @@ def test_what_is_certain() -> None:
     assert Findings(signs={"narrow"}).certain(narrow)
 
 
-def test_a_narrow_sum_is_exact_over_the_reals() -> None:
-    narrow = replace(STEPS["bf16_buffers"], magnitudes=(1.0, 3.0))
+@pytest.mark.parametrize("name", ["bf16_buffers", "main_grad_in_bf16", "a_flat_bf16_buffer", "fp16_buffers"])
+def test_a_narrow_sum_is_exact_over_the_reals(name: str) -> None:
+    narrow = replace(STEPS[name], magnitudes=(1.0, 3.0))
     found = weigh(narrow)
     assert found.signs == {"narrow"}
     assert found.gradient < 1e-9
