@@ -149,8 +149,16 @@ class Algebra:
         powers = self.terms.common({term: by for part in parts for term in part})
         parts = [self.terms.rescaled(part, multiplied({}, powers, -1)) for part in parts]
         kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
-        solid = [self._solid(kid, size) for kid, size in zip(kids, shapes, strict=True)]
+        solid = [
+            part
+            for kid, size in zip(kids, shapes, strict=True)
+            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self._solid(kid, size),))
+        ]
         return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
+
+    def _joined(self, term: int, axis: int) -> bool:
+        """Whether a term is others side by side along an axis."""
+        return self.terms.operators[term] == "cat" and self.terms.attributes[term] == (axis,)
 
     def _solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
@@ -249,10 +257,10 @@ class Algebra:
         if operator == "range":
             first, by = terms.attributes[term]
             return terms.make("range", (first + by * start, by * step), (), small)
-        if operator == "cat" and terms.attributes[term][0] == axis and step == 1:
-            inside = self._piece(kids, axis, start, count)
-            if inside is not None:
-                return self.slice(*inside, count, 1)
+        if operator == "cat" and terms.attributes[term][0] == axis and step == 1 and count:
+            pieces = self._pieces(kids, axis, start, count)
+            if pieces is not None:
+                return pieces[0] if len(pieces) == 1 else terms.make("cat", (axis,), tuple(pieces), small)
         return terms.make("slice", (axis, start, count, step), (term,), small)
 
     def _unpadded(self, term: int, axis: int, start: int, count: int) -> int | None:
@@ -264,15 +272,18 @@ class Algebra:
         inner = start - widths[at]
         return inner if 0 <= inner <= inner + count <= shape[axis] else None
 
-    def _piece(self, kids: Sequence[int], axis: int, start: int, count: int) -> tuple[int, int, int] | None:
+    def _pieces(self, kids: Sequence[int], axis: int, start: int, count: int) -> list[int] | None:
+        """What lies in some rows of tensors side by side; None where one has no shape."""
+        found = []
         for kid in kids:
             size = self.terms.shapes[kid]
             if size is None:
                 return None
-            if start < size[axis]:
-                return (kid, axis, start) if start + count <= size[axis] else None
+            first, last = max(start, 0), min(start + count, size[axis])
+            if first < last:
+                found.append(self.slice(kid, axis, first, last - first, 1))
             start -= size[axis]
-        return None
+        return found
 
     def reshaped(self, term: int, shape: Shape) -> int:
         """A term in another shape, its elements in the same order."""
@@ -283,8 +294,13 @@ class Algebra:
             return term
         if terms.operators[term] == "reshape":
             return self.reshaped(terms.kids[term][0], shape)
-        if terms.operators[term] == "expand" and terms.shapes[terms.kids[term][0]] == ():
-            return self.broadcast(terms.kids[term][0], shape)
+        if terms.operators[term] == "expand":
+            inner, old = terms.shapes[terms.kids[term][0]] or (), terms.shapes[term] or ()
+            if old[len(old) - len(inner) :] == inner == shape[max(len(shape) - len(inner), 0) :]:
+                return self.broadcast(terms.kids[term][0], shape)
+        if terms.operators[term] == "combination":
+            parts = self.fitted(terms.parts_of(term), terms.shapes[term] or ())
+            return terms.named(mapped(parts, lambda part: self.reshaped(part, shape)), shape)
         return terms.make("reshape", (), (term,), shape)
 
     def distributed(self, combination: Combination) -> Combination:
