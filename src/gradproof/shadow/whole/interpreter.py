@@ -357,7 +357,7 @@ class Interpreter(Moves):
         """A sum over axes of a term, from which axes of one row are left out before and put in after."""
         long = [axis for axis, rows in enumerate(size) if rows != 1]
         own = tuple(long.index(axis) for axis in dims if size[axis] != 1)
-        inner = self.reshaped(term, tuple(size[axis] for axis in long))
+        inner = self.reshaped(self.broadcast(term, size), tuple(size[axis] for axis in long))
         if not own:
             return self.reshaped(inner, shape)
         left = tuple(size[axis] for axis in long if axis not in dims)
