@@ -234,7 +234,7 @@ BUGS = (
         "a hook that clamps",
         "hooks",
         CLIP,
-        {},
+        {"accumulate": ("grad", *OWN)},
         added("setup", "for p in params:\n    p.register_hook(lambda g: g.clamp(-0.01, 0.01))"),
     ),
     Bug("a hook that is never emptied", "hooks", STALE, {"accumulate": ("main grad",)}, EMPTIED),

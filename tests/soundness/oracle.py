@@ -66,6 +66,12 @@ class Seen:
     dtypes: set[torch.dtype]
     losses: list[float]
 
+    @property
+    def finite(self) -> bool:
+        """Whether every gradient is: no count that divided it was nought."""
+        every = (g for one in self.handed for g in one.gradients if g is not None)
+        return all(bool(torch.isfinite(g).all()) for g in every)
+
 
 @dataclass(slots=True)
 class Findings:
@@ -76,6 +82,7 @@ class Findings:
     loss: float = 0.0
     stale: float = 0.0
     own_dtype: float = 0.0
+    finite: bool = True
     signs: set[str] = field(default_factory=set)
 
     @property
@@ -85,6 +92,8 @@ class Findings:
 
     def certain(self, step: Step) -> bool:
         """Whether the numbers leave no doubt about the label."""
+        if not self.finite:
+            return False
         sizes = {"gradient": self.gradient, "weights": self.weights, "loss": self.loss, "stale": self.stale}
         if step.label == RIGHT:
             return not self.contradicts(step) and max(sizes.values()) <= ROUNDING
@@ -253,6 +262,7 @@ def _weighed(found: Findings, step: Step, double: Run) -> None:
         run, how = replace(double, seed=at), {"still": still, "magnitude": magnitude}
         ours, full = observe(step.function, run, by, **how), observe(step.function, run.full_batch(), **how)
         reference = observe(step.reference, run, **how)
+        found.finite &= ours.finite and full.finite and reference.finite
         for other in (full, reference):
             _compared(found, step, ours, other, still)
         if step.reports is not None and still:

@@ -74,6 +74,7 @@ def test_a_step_that_crashes_or_is_not_certain_is_drawn_anew(monkeypatch: pytest
 def test_what_is_certain() -> None:
     right, wrong, narrow = STEPS["divided_by_the_window"], STEPS["never_divided"], STEPS["bf16_buffers"]
     assert Findings(gradient=1e-12).certain(right)
+    assert not Findings(finite=False).certain(right)
     assert not Findings(gradient=1e-7).certain(right)
     assert Findings(gradient=0.5, signs={"gradient"}).certain(wrong)
     assert not Findings(gradient=1e-5, signs={"gradient"}).certain(wrong)

@@ -239,3 +239,81 @@ def by_hand(run: Run, skipped: int) -> None:
 def test_gradients_that_are_zeroed_behind_a_step_by_hand_are_compared() -> None:
     assert outcome(lambda run: by_hand(run, -1)) is HOLDS
     assert outcome(lambda run: by_hand(run, 1)) is REFUTED
+
+
+# Recurrences
+
+
+class Recurrent(nn.Module):
+    """An LSTM over embedded tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(7, 2), nn.LSTM(2, 2, batch_first=True)
+        self.head = nn.Linear(2, 7)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(given))[0])
+
+
+def recurrent(run: Run, by_window: bool) -> None:
+    """Sums over tokens, divided by those of the window, or of the micro-batch."""
+    model, _, optimizer = started(run, Recurrent())
+    for window in tokens(run):
+        for x, y in window:
+            (token_sum(model(x), y) / (labels(window) if by_window else (y != IGNORED).sum() * len(window))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_recurrence_over_one_sample_or_two(size: int) -> None:
+    assert outcome(lambda run: recurrent(run, True), micro_batch=size) is HOLDS
+    assert outcome(lambda run: recurrent(run, False), micro_batch=size) is REFUTED
+
+
+def in_columns(run: Run, mixed: bool) -> None:
+    """Features are written into columns of a buffer; those of another sample where it is `mixed`."""
+    model, _, optimizer = started(run, nn.Sequential(nn.Linear(3, 4), nn.Linear(6, 2)))
+    first, second = model.children()
+    x, y = torch.randn(run.samples, 3, dtype=run.dtype), torch.randn(run.samples, 2, dtype=run.dtype)
+    for window in windowed(run, x, y):
+        for a, b in window:
+            made = torch.zeros(len(a), 6, dtype=run.dtype)
+            made[:, 1:5] = torch.tanh(first(a.flip(0) if mixed else a))
+            (F.mse_loss(second(made), b) / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_columns_of_a_buffer_are_those_of_their_sample() -> None:
+    assert outcome(lambda run: in_columns(run, False)) is HOLDS
+    assert outcome(lambda run: in_columns(run, True)) is not HOLDS
+
+
+def test_rows_of_tensors_side_by_side() -> None:
+    x = Interpreter(Terms())
+    one, two, three = (x.terms.make("data", (name, (None, None)), (), (2, 4), 0) for name in "xyz")
+    (both,) = x.laid([{one: Fraction(1)}, {two: Fraction(1)}], [(2, 4), (2, 4)], 1, (2, 8))
+    (whole,) = x.laid([{both: Fraction(1)}, {three: Fraction(1)}], [(2, 8), (2, 4)], 1, (2, 12))
+    assert x.terms.kids[whole] == (one, two, three)
+    assert x.slice(whole, 1, 4, 4, 1) == two
+    assert x.slice(whole, 1, 5, 2, 1) == x.slice(two, 1, 1, 2, 1)
+    assert x.terms.kids[x.slice(whole, 1, 2, 6, 1)] == (x.slice(one, 1, 2, 2, 1), two)
+    assert x.slice(whole, 1, 0, 8, 1) == both
+    assert x.terms.operators[x.slice(whole, 0, 0, 1, 1)] == "slice"
+    assert x.terms.operators[x.slice(whole, 1, 0, 6, 2)] == "slice"
+
+
+def test_reshapes_go_beneath_named_sums() -> None:
+    x = Interpreter(Terms())
+    one = x.terms.make("data", ("x", (None, None)), (), (5, 7), 0)
+    bias = x.terms.make("parameter", ("b", None), (), (7,))
+    both = x.terms.named({one: Fraction(1), x.broadcast(bias, (5, 7)): Fraction(2)}, (5, 7))
+    there = x.terms.named(
+        {x.reshaped(one, (1, 5, 7)): Fraction(1), x.broadcast(bias, (1, 5, 7)): Fraction(2)}, (1, 5, 7)
+    )
+    assert x.reshaped(both, (1, 5, 7)) == there
+    assert x.terms.operators[x.reshaped(x.broadcast(bias, (5, 7)), (7, 5))] == "reshape"
+    wide = x.broadcast(x.terms.make("parameter", ("c", None), (), (5, 1)), (5, 7))
+    assert x.terms.operators[x.reshaped(wide, (1, 5, 7))] == "reshape"
