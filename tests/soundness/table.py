@@ -167,7 +167,7 @@ def by_seed(rows: Sequence[Listed]) -> list[str]:
         figures: list[object] = [sum(row.number >= 0 for row in own), sum(row.number < 0 for row in own)]
         figures += [sum(row.label == label for row in own) for label in (RIGHT, WRONG)]
         figures += [sum(row.open for row in own), round(100 * share(own), 1), round(100 * most, 1), *faults(own)]
-        lines.append(f"| `{seed}` | " + " | ".join(map(str, figures)) + " |")
+        lines.append(f"| {seed} | " + " | ".join(map(str, figures)) + " |")
     return lines
 
 
