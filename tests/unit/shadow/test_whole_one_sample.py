@@ -108,6 +108,21 @@ def test_a_flat_buffer_that_is_scaled_by_the_number_of_micro_batches(size: int) 
     assert outcome(lambda run: in_a_flat_buffer(run, run.accum_steps), micro_batch=size) is REFUTED
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_norm_is_that_of_the_gradients_that_it_scales(size: int) -> None:
+    def clipped(run: Run) -> None:
+        model, params, optimizer = started(run, nn.Linear(3, 2))
+        x, y = torch.randn(run.samples, 3, dtype=run.dtype), torch.randint(0, 2, (run.samples, 2)).to(run.dtype)
+        for window in windowed(run, x, y):
+            for a, b in window:
+                (F.binary_cross_entropy_with_logits(model(a), b) / len(window)).backward()
+            nn.utils.clip_grad_norm_(params, 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert outcome(clipped, "GA-INV-005", micro_batch=size) is HOLDS
+
+
 def test_a_slice_goes_into_a_padded_tensor_only_where_all_of_it_is() -> None:
     x = Interpreter(Terms())
     inner = x.terms.make("data", ("x", (None, None)), (), (4, 3), 0)
