@@ -58,7 +58,14 @@ class Traced(Interpreter):
     def _term(self, law: Law, call: Call, at: int, attributes: Any, kids: Any, shape: Shape, laid: Any) -> Combination:
         made = super()._term(law, call, at, attributes, kids, shape, laid)
         for term in made:
-            self.origin.setdefault(term, (call, at, [size for _, size in kids]))
+            sizes = [size for _, size in kids]
+            if call.name == "sum" and law.linear:  # without axes of one row, which come back by a reshape
+                while self.terms.operators[term] == "reshape":
+                    (term,) = self.terms.kids[term]
+                if self.terms.operators[term] != "sum":
+                    continue
+                sizes = [self.terms.shapes[kid] or () for kid in self.terms.kids[term]]
+            self.origin.setdefault(term, (call, at, sizes))
         return made
 
     def opaque(self, call: Call) -> list[Value]:

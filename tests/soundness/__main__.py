@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.soundness.generated import written
-from tests.soundness.judged import answers
+from tests.soundness.generated import drawn_step, number_of
+from tests.soundness.judged import Job, answers
 from tests.soundness.kit import STEPS
 from tests.soundness.steps import MODULES, steps_of
-from tests.soundness.table import Listed, by_class, markdown, missed, undecided
+from tests.soundness.table import Listed, by_class, by_seed, markdown, missed, of_seed, undecided
 
-COUNT = 200
+COUNT, SEEDS = 200, 5
 
 
 def commit() -> str:
@@ -28,34 +30,55 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soundness", description=__doc__)
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP", help="steps, groups or classes")
     parser.add_argument("--seed", default=commit(), help="of the generated steps; the commit unless given")
-    parser.add_argument("--count", type=int, default=COUNT, help=f"how many are generated; {COUNT} unless given")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many are made of it; {SEEDS} unless given")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"how many a seed generates; {COUNT} unless given")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print a generated step, and end")
     parser.add_argument("--jobs", type=int, default=2, help="processes; 2 unless given")
+    parser.add_argument("--json", type=Path, help="keep the answers here, a line each: what is there is not run again")
     parser.add_argument("--out", type=Path, help="write the table here")
     given = parser.parse_args(words)
     if given.show is not None:
-        print(written(given.seed, given.show)[1])
+        print(drawn_step(given.seed, given.show).text)
         return 0
-    jobs = [(step.name, -1, "") for step in steps_of(*MODULES)] + [("", at, given.seed) for at in range(given.count)]
+    seeds = [given.seed, *(f"{given.seed}.{turn}" for turn in range(2, given.seeds + 1))]
+    jobs = [(step.name, -1, "") for step in steps_of(*MODULES)]
+    jobs += [("", at, seed) for seed in seeds for at in range(given.count)]
     if given.only:
-        chosen = [(job, STEPS[job[0]] if job[1] < 0 else written(given.seed, job[1])[0]) for job in jobs]
-        jobs = [job for job, step in chosen if {step.name, step.group, step.kind} & set(given.only)]
-    every: list[Listed] = []
-    for one in answers(jobs, given.jobs):
-        every.append(one)
+        jobs = [job for job in jobs if {*_names(job)} & set(given.only)]
+    known = kept(given.json)
+    new = [job for job in jobs if job not in known]
+    for job, one in zip(new, answers(new, given.jobs), strict=True):
+        known[job] = one
+        if given.json is not None:
+            with given.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"job": job, **asdict(one)}) + "\n")
         if one.fault[0] or one.contradiction or one.open:
-            print(
-                f"{one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}",
-                flush=True,
-            )
-    rows = [one for one in every if not one.thrown]
-    print("\n".join([*by_class(rows), "", *undecided(rows), ""]))
-    print(f"seed {given.seed}: {len(rows)} steps, {len(every) - len(rows)} generated ones thrown out")
+            words = f"{one.verdict} {one.fault} {one.contradiction} {one.reason}"
+            print(f"{one.seed} {one.name} ({one.label}; {one.bug}): {words}", flush=True)
+    every = [known[job] for job in jobs]
+    print("\n".join([*by_seed(every), "", *by_class(every), "", *undecided(every), ""]))
     if given.out is not None and not given.only:
-        given.out.write_text(markdown(rows, len(every) - len(rows), given.seed), encoding="utf-8")
-    bars = missed(rows)
+        given.out.write_text(markdown(every), encoding="utf-8")
+    bars = dict.fromkeys(bar for seed in seeds for bar in missed(of_seed(every, seed)))
     print("\n".join(f"missed: {bar}" for bar in bars) or "every bar is met")
     return 1 if bars else 0
+
+
+def kept(file: Path | None) -> dict[Job, Listed]:
+    """The answers of an earlier run."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    rows = [json.loads(line) for line in lines]
+    tuples = [{name: tuple(row[name]) for name in ("fault", "before")} for row in rows]
+    return {tuple(row.pop("job")): Listed(**{**row, **more}) for row, more in zip(rows, tuples, strict=True)}
+
+
+def _names(job: Job) -> tuple[str, ...]:
+    """The name, the group and the class of a step; a generated one is known by its subject."""
+    name, number, seed = job
+    if number >= 0:
+        subject = number_of(seed, number)[1].partition(" of")[0]
+        return f"{subject.replace(' ', '_')}_{number}", subject, subject
+    return name, STEPS[name].group, STEPS[name].kind
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A plan makes one choice in every dimension. `written` puts the lines of all choi
 
 from __future__ import annotations
 
+import ast
 import random
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
@@ -204,7 +205,8 @@ CHOICES: dict[str, dict[str, Lines]] = {
             "whole": BESIDE + "p.grad = b",
         },
         "by name": {
-            "window": "held = {{name: torch.zeros_like(p) for name, p in model.named_parameters()}}",
+            "window": "held = {{name: torch.zeros_like(p) for name, p in model.named_parameters()}}\n"
+            "accumulates(*held.values())",
             "backward": "{scaled}.backward()",
             "store": "for name, p in model.named_parameters():\n    held[name] = held[name] + p.grad\n"
             "    p.grad = None",
@@ -214,8 +216,8 @@ CHOICES: dict[str, dict[str, Lines]] = {
             "setup": "flat = torch.zeros(sum(p.numel() for p in params), dtype=run.dtype)\naccumulates(flat)",
             "backward": "{scaled}.backward()",
             "store": "flat += torch.cat([p.grad.flatten() for p in params])\nmodel.zero_grad()",
-            "whole": "at = 0\nfor p in params:\n    p.grad = flat[at : at + p.numel()].view_as(p).clone()\n"
-            "    at += p.numel()\nflat.zero_()",
+            "whole": "start = 0\nfor p in params:\n    p.grad = flat[start : start + p.numel()].view_as(p).clone()\n"
+            "    start += p.numel()\nflat.zero_()",
         },
         "kept": {
             "window": "kept = []",
@@ -416,13 +418,20 @@ class Written:
         return "def train(run):\n" + "\n".join(lines) + "\n"
 
 
+def bracketed(text: str) -> str:
+    """An expression that may stand beside any operator: in brackets, unless it is a name or one call."""
+    if not text or isinstance(ast.parse(text, mode="eval").body, ast.Name | ast.Call | ast.Constant):
+        return text
+    return f"({text})"
+
+
 def choose(plan: Plan, other: Callable[[Loss], Mapping[str, str]] | None = None) -> Written:
     """The lines of a plan's choices. `other`: words that a bug has in other lines than the right ones."""
     loss = LOSSES[plan["loss"]]
     whole = loss.mean if loss.alike and loss.mean else loss.sum
     counted = bool(loss.count) and (not loss.alike or plan["share"] == "ratio")
     words = {
-        "whole": f"({whole})" if "+" in whole else whole,
+        "whole": whole,
         "mean": loss.mean,
         "count": loss.count,
         "by": "total" if counted else "size",
@@ -430,6 +439,7 @@ def choose(plan: Plan, other: Callable[[Loss], Mapping[str, str]] | None = None)
         "scaled": {"none": "loss", "by hand": "(loss * 256.0)", "scaler": "scaler.scale(loss)"}[plan["scale"]],
     }
     words |= {} if other is None else other(loss)
+    words |= {name: bracketed(words[name]) for name in ("whole", "mean", "count", "by")}
     inside = plan["share"] in ("loss", "factor", "samples", "ratio") or not loss.mean
     words["due"] = "" if inside else f" / {words['by']}"
     words["due_read"] = "" if inside else f" / float({words['by']})"

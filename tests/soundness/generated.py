@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import random
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ from gradproof.shadow.record.run import Run
 from tests.soundness.bugs import BUGS, RIGHT_NEEDS, Bug
 from tests.soundness.compose import LOSSES, Plan, choose, drawn, task_of
 from tests.soundness.kit import RIGHT, WRONG, Step, Train, accumulates, freeze, hand_over, keeps, windows_losses
+from tests.soundness.oracle import Findings, weigh
 
+TURNS = 30
+"""How often a step is drawn anew until its label is certain."""
 FOLDER = Path(__file__).with_name("generated")
 SEEDS, MAGNITUDES = (0, 5), (1.0, 3.0)
 """What the oracle weighs a generated step with: seeds, and by what the weights and the inputs are multiplied."""
@@ -101,9 +104,9 @@ def reference(plan: Plan) -> Train:
     return train
 
 
-def number_of(seed: str, number: int) -> tuple[random.Random, str, str, Bug | None]:
-    """The generator, subject and label of a number, and its bug."""
-    generator, subjects = random.Random(f"{seed} {number}"), list(RIGHT_NEEDS)
+def number_of(seed: str, number: int, turn: int = 0) -> tuple[random.Random, str, str, Bug | None]:
+    """The generator, subject and label of a number, and its bug. `turn`: how often it was drawn before."""
+    generator, subjects = random.Random(f"{seed} {number}" + f" {turn}" * (turn > 0)), list(RIGHT_NEEDS)
     at = number // 2 + int.from_bytes(seed.encode(), "big")
     if number % 2 == 0:
         return generator, subjects[at % len(subjects)], RIGHT, None
@@ -111,9 +114,9 @@ def number_of(seed: str, number: int) -> tuple[random.Random, str, str, Bug | No
     return generator, bug.subject, WRONG, bug
 
 
-def written(seed: str, number: int) -> tuple[Step, str]:
+def written(seed: str, number: int, turn: int = 0) -> tuple[Step, str]:
     """The step of a number, and its text."""
-    generator, subject, label, bug = number_of(seed, number)
+    generator, subject, label, bug = number_of(seed, number, turn)
     tail = generator.randint(1, 2) if bug is not None and bug.tail else generator.choice((0, 0, 1))
     steps = generator.randint(3, 4)
     plan = drawn(generator, tail, RIGHT_NEEDS[subject] if bug is None else bug.needs)
@@ -133,6 +136,30 @@ def written(seed: str, number: int) -> tuple[Step, str]:
     return step, text
 
 
-def generated(seed: str, count: int) -> Iterator[Step]:
-    """The steps that a seed draws."""
-    return (written(seed, number)[0] for number in range(count))
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A step that is right or wrong for certain, what the numbers say of it, and its text.
+
+    `before`: why each draw before was thrown out.
+    """
+
+    step: Step
+    text: str
+    found: Findings
+    before: tuple[str, ...]
+
+
+def drawn_step(seed: str, number: int) -> Drawn:
+    """The first draw of a number that runs, and of which the numbers say for certain what its label says."""
+    before: list[str] = []
+    while len(before) < TURNS:
+        try:
+            step, text = written(seed, number, len(before))
+            found = weigh(step)
+        except Exception as error:  # the text makes no step: its choices do not go together
+            before.append(f"{type(error).__name__}: {error}")
+            continue
+        if found.certain(step):
+            return Drawn(step, text, found, tuple(before))
+        before.append(found.contradicts(step) or "the difference may be rounding")
+    raise ValueError(f"{seed}, {number}: none of {TURNS} draws is certain: {before}")

@@ -8,10 +8,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from tests.soundness.generated import written
+from tests.soundness.answers import ask
+from tests.soundness.generated import drawn_step
 from tests.soundness.kit import STEPS, Step
 from tests.soundness.steps import MODULES as MODULES
-from tests.soundness.table import ANSWER, COMMAND, LABEL, Listed, documented, listed, row_of
+from tests.soundness.table import ANSWER, COMMAND, LABEL, Listed, Row, documented, listed, row_of
 
 Job = tuple[str, int, str]
 """The name of a step that is written by hand; or a number, not negative, and the seed of a generated one."""
@@ -21,7 +22,10 @@ def answer(job: Job) -> Listed:
     """One step through the oracle and through gradproof."""
     torch.set_num_threads(1)
     name, number, seed = job
-    return listed(row_of(STEPS[name] if number < 0 else written(seed, number)[0]), number)
+    if number < 0:
+        return listed(row_of(STEPS[name]))
+    made = drawn_step(seed, number)
+    return listed(Row(made.step, made.found, ask(made.step)), number, seed, made.before)
 
 
 def answers(jobs: Sequence[Job], processes: int) -> Iterator[Listed]:

@@ -83,7 +83,6 @@ def test_gradients_zeroed_in_place_hold(step: Callable[[Run], Any]) -> None:
 @pytest.mark.parametrize(
     ("step", "never"),
     [
-        (loops.own_everything, "accum_steps"),
         (loops.own_batch_size, ""),
         (loops.own_n, "accum_steps"),
         (loops.own_windows, ""),
@@ -96,6 +95,12 @@ def test_a_loop_that_ignores_run_is_not_decided(step: Callable[[Run], Any], neve
     if never:
         assert f"never reads {never}" in found.result("GA-EQ-001").reason
     assert found.code == 4
+
+
+def test_a_loop_that_ignores_all_of_run_is_refuted_where_one_run_does() -> None:
+    found = verify.check(loops.own_everything)
+    assert {r.obligation for r in found.results if r.outcome is REFUTED} == {"GA-EQ-001"}
+    assert found.code == 1
 
 
 def test_a_loop_that_reads_other_names_of_run_is_not_refuted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
-from gradproof.shadow.whole.facts import Hints
+from gradproof.shadow.whole.facts import Hints, Update
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
@@ -171,6 +171,56 @@ def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
     drawn = {site for site in sites if any(one.startswith(f"{site} ") for one in met)}
     return drawn if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met) else set()
+
+
+COUNTS = ("count", "ne", "eq", "gt", "lt", "ge", "le", "index")
+ADDED = (
+    "one",
+    "combination",
+    "scaled",
+    "sum",
+    "cast",
+    "clamp",
+    "clamp_min",
+    "cat",
+    "reshape",
+    "slice",
+    "expand",
+    "filled",
+)
+"""Counts of labels, truth values and weights of classes, and what adds them up."""
+
+
+def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
+    """The first step whose gradients are divided by a count of other samples than theirs; one before has its own count.
+
+    A count of all samples of the run, or of any that are no window, is a number that each window may be divided by.
+    """
+    own = False
+    for at, update in enumerate(updates):
+        values = [gradient.value for gradient in update.gradients.values() if gradient.value]
+        divisors = [{s for s, by in terms.common(v).items() if by == -1 and _counts(terms, s)} for v in values]
+        if not divisors or len(divisors[0]) != 1 or any(found != divisors[0] for found in divisors):
+            return None
+        if terms.samples(divisors[0]) == terms.summed(values):
+            own = True
+        elif own:
+            return at
+    return None
+
+
+def _counts(terms: Terms, scalar: int) -> bool:
+    """Whether a scalar is a sum of counts of data."""
+    stack, found = [scalar], False
+    while stack:
+        term = stack.pop()
+        if terms.operators[term] in COUNTS:
+            found = True
+        elif terms.operators[term] in ADDED:
+            stack += terms.kids[term]
+        else:
+            return False
+    return found and not terms.trained[scalar]
 
 
 class LossTotals:

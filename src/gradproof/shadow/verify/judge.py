@@ -15,7 +15,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.followed import Followed, LossTotals
+from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
@@ -178,6 +178,11 @@ class Judge:
         name, found = "GA-EQ-001", self.unequal
         ours, full = self.ours.facts.updates, self.full.facts.updates
         strange = self._foreign_scalars()
+        at_fault = divided_by_others(self.terms, ours) if found is None and self.ranks == 1 else None
+        if at_fault is not None:
+            reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
+            help = "divide each window by the count of its own labels"
+            return self._result(name, Outcome.REFUTED, reason, next(iter(self.ours.facts.lines), strange), help=help)
         if found is None and strange is not None:
             reason = "a gradient is scaled by a number that is made of other samples than those of its window"
             return self._result(name, Outcome.UNKNOWN, reason, strange)

@@ -20,7 +20,7 @@ from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.verify.reported import LossRules, Reported
-from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, Difference, difference, leaves, near, shaped
+from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, Difference, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
@@ -133,7 +133,8 @@ class Refuter(LossRules):
         ours, full = self.judge.ours, self.judge.full
         names = self.mine.last.keys() & self.other.last.keys()
         mine, other = ({n: self.mine.heard(n, side.last[n]) for n in names} for side in (self.mine, self.other))
-        same = all(shaped(mine[n], other[n], LATER) for n in names)
+        allowed = NARROW if self.mine.narrow or self.other.narrow else LATER
+        same = all(shaped(mine[n], other[n], allowed) for n in names)
         losses = len(ours.values) == len(full.values) and any(map(self._far, ours.values, full.values))
         inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
         written = any(event.operator.startswith(SCALES) for event in inside)

@@ -44,6 +44,7 @@ GENERATORS = frozenset({
     "exponential", "random", "cauchy", "log_normal", "geometric",
 })  # fmt: skip
 """Random operators whose result depends on no tensor, but for its shape."""
+NORMS = ("linalg_vector_norm", "norm")
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
@@ -327,8 +328,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         for parameter in own:
             if parameter.grad is not None:
                 value = self.combination(parameter.grad)
+                if not any(self.terms.made_with(scalar, NORMS) for scalar in self.terms.common(value)):
+                    value = self.laws.distributed(value)  # else it stays what its norm was made of
                 self.memory.alias(parameter.grad, shared(value))
-                found[self.name(parameter)] = Gradient(self.name(parameter), value)
+                found[self.name(parameter)] = Gradient(self.name(parameter), value, self.numbers_of(parameter.grad))
         return found
 
     def optimizers_of(self, update: Update) -> list[torch.Tensor]:

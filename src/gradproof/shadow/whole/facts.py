@@ -35,10 +35,11 @@ ROUNDED = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What an optimizer was handed for one parameter."""
+    """What an optimizer was handed for one parameter, with the numbers where there are some."""
 
     name: str
     value: Combination
+    numbers: Any = None
 
 
 @dataclass(slots=True)
@@ -58,6 +59,10 @@ class Update:
     begun_with: Mapping[str, Combination] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     optimizer: int = 0
+
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of its gradients, as they were handed over."""
+        return {name: held.numbers for name, held in self.gradients.items() if held.numbers is not None}
 
 
 @dataclass(slots=True)

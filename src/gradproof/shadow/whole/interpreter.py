@@ -341,6 +341,8 @@ class Interpreter(Moves):
                 terms.append(term)
             else:
                 terms.append(self.terms.named(self.terms.opened(part), size))
+        if call.name == "sum" and law.linear and self.terms.shapes[terms[0]] is not None:
+            return {self.terms.scaled(self._summed(terms[0], attributes[0], kids[0][1], shape), powers): by}
         if law.commutes:
             terms.sort(key=self.terms.order)
         formless = [self.terms.shapes[term] is None for term in terms]
@@ -350,6 +352,16 @@ class Interpreter(Moves):
         sizes = tuple(size for (_, size), bare in zip(kids, formless, strict=True) if bare and not law.uniform)
         made = self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape)
         return {self.terms.scaled(made, powers): by}
+
+    def _summed(self, term: int, dims: Sequence[int], size: Shape, shape: Shape) -> int:
+        """A sum over axes of a term, from which axes of one row are left out before and put in after."""
+        long = [axis for axis, rows in enumerate(size) if rows != 1]
+        own = tuple(long.index(axis) for axis in dims if size[axis] != 1)
+        inner = self.reshaped(self.broadcast(term, size), tuple(size[axis] for axis in long))
+        if not own:
+            return self.reshaped(inner, shape)
+        left = tuple(size[axis] for axis in long if axis not in dims)
+        return self.reshaped(self.terms.make("sum", (0, (own, False), ()), (inner,), left), shape)
 
     def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
         """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""

@@ -201,6 +201,11 @@ def enlarged(call: Call) -> tuple[object, ...]:
     return (*call.attributes[:2], frozen(call.args[2][1:]), *call.attributes[3:])
 
 
+def whole(call: Call) -> tuple[object, ...]:
+    """No attributes, where all arguments are tensors: `addmm` has the product that `mm` makes."""
+    return () if len(call.args) == len(call.tensors) and not call.kwargs else call.attributes
+
+
 def shuffled(call: Call) -> Letters:
     """The last three axes, which are those of one picture, stay whole."""
     kept = LETTERS[: max(len(call.shapes[0]) - 3, 0)]
@@ -240,9 +245,9 @@ LAWS: dict[str, Law] = {
         "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward", "hardshrink_backward",
         "softshrink_backward",
     ),
-    "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1)),
-    "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1)),
-    "mv": Law(fixed("ik", "k", "->i"), linear=(0, 1)),
+    "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1), attributes=whole),
+    "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1), attributes=whole),
+    "mv": Law(fixed("ik", "k", "->i"), linear=(0, 1), attributes=whole),
     "dot": Law(fixed("k", "k", "->"), linear=(0, 1)),
     "embedding": Law(table_rows, linear=(0,)),
     **above(Law(over(1, "dim")), "_softmax", "_log_softmax", "_safe_softmax"),

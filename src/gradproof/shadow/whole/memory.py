@@ -111,6 +111,11 @@ class Memory:
         if len(around) != 1 or around[0].start > start or around[0].stop < stop:
             return [region for region in held.regions if region not in around]
         region, moves = around[0], self.moves
+        column = _column(region, start, shape, stride)
+        if column is not None:
+            made = self._put(region, *column, shape, value)
+            region = Region(region.start, region.stop, region.shape, region.stride, made)
+            return [region if one is around[0] else one for one in held.regions]
         apart = self._by_part(self._apart(region, shape, stride, value), start, shape, stride, value)
         if apart is not None:
             made = apart
@@ -121,6 +126,15 @@ class Memory:
             made = shared(moves.terms.of(moves.terms.make("scattered", where, tuple(kids), region.shape)))
         region = Region(region.start, region.stop, region.shape, region.stride, made)
         return [region if one is around[0] else one for one in held.regions]
+
+    def _put(self, region: Region, axis: int, first: int, shape: Shape, value: Value) -> Value:
+        """Rows of a region along an axis, with others in their place."""
+        size, last = region.shape[axis], first + shape[axis]
+        around = [(0, first), (last, size - last)]
+        left = [(self.moves.cut(region.value, region.shape, axis, at, count), count) for at, count in around]
+        pieces = [left[0], (value, shape[axis]), left[1]]
+        values, sizes = zip(*[(piece, count) for piece, count in pieces if count], strict=True)
+        return self.moves.join(values, [shape_with(region.shape, axis, n) for n in sizes], axis, region.shape)
 
     def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
         """A write that goes over all rows of the axis of parts alike; None for any other."""
@@ -180,6 +194,9 @@ class Memory:
         region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
         if region is None or 0 in shape:
             return None
+        column = _column(region, start, shape, stride)
+        if column is not None:
+            return self.moves.cut(region.value, region.shape, *column, shape[column[0]])
         moves, parts, view = self.moves, region.value, self._along(region, start, shape, stride)
         if view is not None:
             size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
@@ -241,6 +258,15 @@ class Memory:
     def _clipped(self, region: Region, start: int, stop: int) -> Region:
         first, last = max(region.start, start), min(region.stop, stop)
         return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+
+
+def _column(region: Region, start: int, shape: Shape, stride: Shape) -> tuple[int, int] | None:
+    """The axis along which a view has some rows of a region and nothing else, and the first of them."""
+    other = [k for k, pair in enumerate(zip(shape, region.shape, strict=False)) if pair[0] != pair[1]]
+    if stride != region.stride or len(other) != 1 or (region.value.axis == other[0] and not region.value.shared):
+        return None
+    first, left = divmod(start - region.start, stride[other[0]])
+    return None if left or first + shape[other[0]] > region.shape[other[0]] else (other[0], first)
 
 
 def _where(region: Region, start: int, shape: Shape, stride: Shape, view: int) -> tuple[Any, ...]:

@@ -170,8 +170,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
         self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
-        if real is not None and axis is None and self.constants:
-            return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
+        if real is not None and self.constants:
+            constant = ("constant", (f"{real.dtype} {digest(real)}",), (), shape)
+            if axis is None or constant in self.terms.known:  # one that the other run took for no rows of samples
+                return shared(self.terms.of(self.terms.make(*constant)))
         owners = range(before + first, before + first + rows)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
         parts = [
@@ -555,7 +557,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             own = params_of(optimizer)
             self.events.stepping(own)
             self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
+            self.numbers.gradients.append(self.facts.updates[-1].numbers())
             self.numbers.stepping(self.window)
             self.numbers.weights.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
@@ -577,7 +579,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 held.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([])
             self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
+            self.numbers.gradients.append(self.pending.numbers())
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:

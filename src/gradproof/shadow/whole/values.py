@@ -149,8 +149,16 @@ class Algebra:
         powers = self.terms.common({term: by for part in parts for term in part})
         parts = [self.terms.rescaled(part, multiplied({}, powers, -1)) for part in parts]
         kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
-        solid = [self._solid(kid, size) for kid, size in zip(kids, shapes, strict=True)]
+        solid = [
+            part
+            for kid, size in zip(kids, shapes, strict=True)
+            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self._solid(kid, size),))
+        ]
         return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
+
+    def _joined(self, term: int, axis: int) -> bool:
+        """Whether a term is others side by side along an axis."""
+        return self.terms.operators[term] == "cat" and self.terms.attributes[term] == (axis,)
 
     def _solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
@@ -240,24 +248,42 @@ class Algebra:
         if operator == "slice" and terms.attributes[term][0] == axis:
             _, first, _, by = terms.attributes[term]
             return terms.make("slice", (axis, first + by * start, count, by * step), kids, small)
+        if (
+            operator == "constant_pad_nd"
+            and step == 1
+            and (inner := self._unpadded(term, axis, start, count)) is not None
+        ):
+            return self.slice(kids[0], axis, inner, count, step)
         if operator == "range":
             first, by = terms.attributes[term]
             return terms.make("range", (first + by * start, by * step), (), small)
-        if operator == "cat" and terms.attributes[term][0] == axis and step == 1:
-            inside = self._piece(kids, axis, start, count)
-            if inside is not None:
-                return self.slice(*inside, count, 1)
+        if operator == "cat" and terms.attributes[term][0] == axis and step == 1 and count:
+            pieces = self._pieces(kids, axis, start, count)
+            if pieces is not None:
+                return pieces[0] if len(pieces) == 1 else terms.make("cat", (axis,), tuple(pieces), small)
         return terms.make("slice", (axis, start, count, step), (term,), small)
 
-    def _piece(self, kids: Sequence[int], axis: int, start: int, count: int) -> tuple[int, int, int] | None:
+    def _unpadded(self, term: int, axis: int, start: int, count: int) -> int | None:
+        """Where rows of a tensor that is padded along one axis start in what was padded, if they all lie there."""
+        widths, shape = self.terms.attributes[term][1][1], self.terms.shapes[self.terms.kids[term][0]]
+        at = 2 * (len(shape or ()) - 1 - axis)
+        if shape is None or at >= len(widths) or any(width for i, width in enumerate(widths) if i not in (at, at + 1)):
+            return None
+        inner = start - widths[at]
+        return inner if 0 <= inner <= inner + count <= shape[axis] else None
+
+    def _pieces(self, kids: Sequence[int], axis: int, start: int, count: int) -> list[int] | None:
+        """What lies in some rows of tensors side by side; None where one has no shape."""
+        found = []
         for kid in kids:
             size = self.terms.shapes[kid]
             if size is None:
                 return None
-            if start < size[axis]:
-                return (kid, axis, start) if start + count <= size[axis] else None
+            first, last = max(start, 0), min(start + count, size[axis])
+            if first < last:
+                found.append(self.slice(kid, axis, first, last - first, 1))
             start -= size[axis]
-        return None
+        return found
 
     def reshaped(self, term: int, shape: Shape) -> int:
         """A term in another shape, its elements in the same order."""
@@ -268,9 +294,39 @@ class Algebra:
             return term
         if terms.operators[term] == "reshape":
             return self.reshaped(terms.kids[term][0], shape)
-        if terms.operators[term] == "expand" and terms.shapes[terms.kids[term][0]] == ():
-            return self.broadcast(terms.kids[term][0], shape)
+        if terms.operators[term] == "expand":
+            inner, old = terms.shapes[terms.kids[term][0]] or (), terms.shapes[term] or ()
+            if old[len(old) - len(inner) :] == inner == shape[max(len(shape) - len(inner), 0) :]:
+                return self.broadcast(terms.kids[term][0], shape)
+        if terms.operators[term] == "combination":
+            parts = self.fitted(terms.parts_of(term), terms.shapes[term] or ())
+            return terms.named(mapped(parts, lambda part: self.reshaped(part, shape)), shape)
         return terms.make("reshape", (), (term,), shape)
+
+    def distributed(self, combination: Combination) -> Combination:
+        """The same, with the summands of each named sum, also of one that was moved as a whole."""
+        terms, found = self.terms, ZERO
+        for term, by in combination.items():
+            bare, powers = terms.bare(term)
+            found = plus(found, terms.rescaled(self._summands(bare), powers), by)
+        return found
+
+    def _summands(self, term: int) -> Combination:
+        terms = self.terms
+        operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
+        if operator == "combination":
+            return self.distributed(terms.parts_of(term))
+        if operator not in ("reshape", "permute", "slice") or shape is None:
+            return terms.of(term)
+        (kid,) = terms.kids[term]
+        inner = self.fitted(self._summands(kid), terms.shapes[kid] or ())
+        if inner == terms.of(kid):
+            return terms.of(term)
+        if operator == "reshape":
+            return mapped(inner, lambda part: self.reshaped(part, shape))
+        if operator == "permute":
+            return mapped(inner, lambda part: self.permuted(part, attributes))
+        return mapped(inner, lambda part: self.slice(part, *attributes))
 
     def permuted(self, term: int, order: Sequence[int]) -> int:
         """A term with its axes in another order."""
@@ -433,7 +489,7 @@ class Moves(Algebra):
 
     def _apart(self, values: Sequence[Value], axis: int) -> bool:
         """Whether what is joined is of samples: it has parts along the axis, or a piece has one owner."""
-        owners = [self.terms.owners[term] for v in values for part in v.parts for term in part]
+        owners = [self.terms.owners[self.terms.bare(term)[0]] for v in values for part in v.parts for term in part]
         return any(v.axis == axis for v in values) or any(owner >= 0 for owner in owners)
 
     def _beside(
@@ -460,6 +516,9 @@ def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:
     """The axis of the new shape along which the parts of a value lie, and their turns; None where there is none.
 
     Of all elements in order, `each` are of the first part, as many of the next, and so on, and then of the first again.
+
+    One part may lie along any axis, and is the whole tensor: an axis is taken along which several parts would lie. That
+    is none that was there before, and rather one whose rows are those of a part.
     """
     count, held = len(value.parts), old[value.axis]
     each = value.rows // value.turns * prod(old[value.axis + 1 :])
@@ -468,5 +527,10 @@ def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:
         after = prod(new[axis + 1 :])
         if size and after and each % after == 0 and (size * after) % (count * each) == 0:
             fitting.append((axis, size * after // (count * each)))
-    fitting.sort(key=lambda one: (one[1] != 1, new[one[0]] != held))
+    if count > 1:
+        fitting.sort(key=lambda one: (one[1] != 1, new[one[0]] != held))
+    else:
+        kept = {(size, prod(old[axis + 1 :])) for axis, size in enumerate(old) if axis != value.axis}
+        left = {axis: prod(new[axis + 1 :]) for axis, _ in fitting}
+        fitting.sort(key=lambda one: ((new[one[0]], left[one[0]]) in kept, left[one[0]] != each, one[1] != 1))
     return next(iter(fitting), (None, 1))
