@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, SeenEvent
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.verify.one_run import OneRun
-from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.terms import UNIT
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.one_run import OneRun
+    from gradproof.shadow.verify.weights import WindowWeights
 
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
