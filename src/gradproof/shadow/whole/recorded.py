@@ -291,7 +291,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if plain is not None:
+        if plain is not None and (tensor.is_floating_point() or self._fetch_of(tensor) is not None):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 
