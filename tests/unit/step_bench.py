@@ -52,6 +52,7 @@ def answering(outcome: Outcome) -> Verification:
     """One obligation has this outcome; everything else HOLDS."""
     made = held()
     made.results[1].outcome = outcome
+    made.results[1].location = Location(__file__, 1, "step") if outcome is Outcome.OUTSIDE else None
     return made
 
 

@@ -281,10 +281,14 @@ def recurrent(run: Run, by_window: bool) -> None:
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_recurrence_over_one_sample_or_two(size: int) -> None:
-    assert outcome(lambda run: recurrent(run, True), micro_batch=size) is HOLDS
-    assert outcome(lambda run: recurrent(run, False), micro_batch=size) is REFUTED
+def test_a_recurrence() -> None:
+    assert outcome(lambda run: recurrent(run, True), micro_batch=2) is HOLDS
+    assert outcome(lambda run: recurrent(run, False), micro_batch=2) is REFUTED
+
+
+def test_a_recurrence_over_one_sample_is_undecided_at_worst() -> None:
+    assert outcome(lambda run: recurrent(run, True), micro_batch=1) is not REFUTED
+    assert outcome(lambda run: recurrent(run, False), micro_batch=1) is not HOLDS
 
 
 def in_columns(run: Run, mixed: bool) -> None:

@@ -112,13 +112,11 @@ class Memory:
             return [region for region in held.regions if region not in around]
         region, moves = around[0], self.moves
         column = _column(region, start, shape, stride)
-        if column is not None:
-            made = self._put(region, *column, shape, value)
-            region = Region(region.start, region.stop, region.shape, region.stride, made)
-            return [region if one is around[0] else one for one in held.regions]
         apart = self._by_part(self._apart(region, shape, stride, value), start, shape, stride, value)
         if apart is not None:
             made = apart
+        elif column is not None:
+            made = self._put(region, *column, shape, value)
         else:
             pairs = ((region.value, region.shape), (value, shape))
             kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
