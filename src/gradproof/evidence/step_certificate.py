@@ -552,7 +552,9 @@ class StepChecker:
                 expected = start
             if tensor.storage != whole.storage or offset != expected or (name != "expand" and prod(own) > prod(shape)):
                 raise Contradiction(f"the result of {name} does not lie where it has to")
-            self.memory.storages[tensor.storage].views[tensor.place] = value
+            held = self.memory.storages[tensor.storage]
+            if tensor.place not in held.written:
+                held.views.setdefault(tensor.place, value)
 
     # Backward passes and optimizer steps
 
