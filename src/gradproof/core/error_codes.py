@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
+    "GP409": Explanation(
+        "The file is no certificate of a step, or not a whole one: it is cut, or its digest is not that of its records.",
+        "Write it again with gradproof check --certificate FILE, and copy it whole.",
+    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",

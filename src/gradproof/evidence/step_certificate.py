@@ -26,6 +26,7 @@ from gradproof.evidence.step_laws import (
     BLANK,
     FILLED,
     GIVEN,
+    IGNORED,
     LAWS,
     MADE,
     NOBODY,
@@ -63,6 +64,10 @@ class Malformed(Exception):
 
 class Contradiction(Exception):
     """A record does not follow from those before it."""
+
+
+class LostSight(Exception):
+    """The recorder lost sight of a value: nothing is known from here on."""
 
 
 class Laws:
@@ -125,6 +130,8 @@ class Laws:
         linear = (0,) if call.name == "masked_fill" and call.arg(2) == 0 else law.linear
         if call.name.startswith("nll") and call.arg(2 if call.name == "nll_loss_forward" else 3) is not None:
             return [NotFollowed(f"{call.name} with weights of classes")] * len(call.outs)
+        if call.name in IGNORED and not self.counts(call.values[IGNORED[call.name][0]], call.arg(IGNORED[call.name][1], "ignore_index", -100)):
+            return [NotFollowed(f"{call.name} with labels that may be ignored")] * len(call.outs)
         if not rows:
             return self.shared(call, linear)
         letter, owners = ins[rows[0][0]][rows[0][1].axis], rows[0][1].owners
@@ -155,6 +162,15 @@ class Laws:
         if call.name == "nll_loss_forward" and letters[0] == "":
             outs[1] = self.number(prod(call.shapes[1]))
         return outs
+
+    def counts(self, labels: Content, ignored: int) -> bool:
+        """Whether no label can be the ignored one: they are data of which the least number is known."""
+        if not isinstance(labels, SampleRows):
+            return False
+        key = self.terms.keys[labels.term]
+        while key[0] in ("view", *VIEWS):
+            key = self.terms.keys[key[2][0]]
+        return key[0] == "data" and key[1][2] is not None and bool(ignored < key[1][2])
 
     def kid(self, value: Content, shape: Shape) -> tuple[Fraction, int]:
         """A coefficient and a term for an argument of no sample, or of a row of each."""
@@ -407,7 +423,7 @@ class StepChecker:
         self.losses: set[str] = set()
         self.steps: list[dict[int, Fraction]] = []
         self.ended = False
-        self.running = False
+        self.blind = False
 
     def note(self, status: str, why: str, *names: str) -> None:
         """Something that keeps obligations from being accepted."""
@@ -420,7 +436,7 @@ class StepChecker:
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
             "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end,
             "read": lambda how, at: self.reads.append(how),
-            "lost": lambda *why: self.note(OPEN, why[-1]),
+            "lost": self.lost,
             "hook": lambda at: self.note(OPEN, "code of the user's runs inside a backward pass", EQUAL, CLIP),
             FORMAT: self.run.update,
         }  # fmt: skip
@@ -435,10 +451,17 @@ class StepChecker:
             except Contradiction as found:
                 self.note(REFUSED, f"record {number}: {found}")
                 return
+            except LostSight as found:
+                self.found = {name: {OPEN: [str(found)]} for name in OBLIGATIONS}
+                return
             except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError, RecursionError) as found:
                 raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {found}") from found
         if not self.ended:
             raise Malformed("the last record is missing")
+
+    def lost(self, *why: str) -> None:
+        """The recorder lost sight of a value."""
+        raise LostSight(why[-1])
 
     def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         """A tensor."""
@@ -478,7 +501,7 @@ class StepChecker:
     def operator(self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], touched: list[Any]) -> None:
         """An operator. One on lists of tensors is the same operator on each."""
         self.counts[full] += 1
-        base = full.partition(".")[0]
+        base = full.partition(".")[0].removeprefix("unsafe_")
         inside = base.endswith("_") and not base.endswith("__")
         name = base.removesuffix("_") if inside else base
         given = {id(one): self.memory.tensor(one) for one in references([args, named])}
@@ -494,6 +517,7 @@ class StepChecker:
             values = [self.values(name.removeprefix("_foreach_"), own, named, given, [made[i]])[0] for i, own in enumerate(calls)]
             self.put(made, values)
             return
+        inside = inside and is_reference(args[0])
         target = [self.memory.tensor(args[0])] if inside else []
         known = name in LAWS or name in FILLED or name in GIVEN or name in SAME or name in RESHAPED or name == "copy"
         if known and [t.storage for t in written] != [t.storage for t in target]:
@@ -574,7 +598,9 @@ class StepChecker:
         for root, factor in zip(roots, factors, strict=True):
             value = self.memory.read(self.memory.tensor(root))
             if not isinstance(value, TermSum) or value.factors or factor is None:
-                self.note(OPEN, value.why if isinstance(value, NotFollowed) else "a loss that is no plain sum over samples", EQUAL, DATA)
+                why = value.why if isinstance(value, NotFollowed) else "a loss that is no plain sum over samples"
+                self.note(OPEN, why, EQUAL, STALE, DATA, CLIP)
+                self.blind = True
                 continue
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in made.weights:
@@ -582,7 +608,6 @@ class StepChecker:
                 made.weights[owner] = by * factor
                 self.losses.add(self.kind(term))
         self.passes.append(made)
-        self.running = True
 
     def kind(self, term: int) -> str:
         """Whether a loss is a sum or a mean over samples."""
@@ -604,6 +629,8 @@ class StepChecker:
         window = {owner for own in self.passes for owner in own.weights}
         at, size, tail = len(self.steps), self.run["accum_steps"] * self.run["micro_batch_size"], self.run["tail"]
         last = tail * self.run["micro_batch_size"] if tail and at == self.run["windows"] else size
+        if self.blind:
+            window |= set(range(at * size, at * size + last))
         if window != set(range(at * size, at * size + last)):
             self.note(REFUSED, f"window {at + 1} is made of samples {shown(window)}, not {at * size} to {at * size + last - 1}", DATA, EQUAL)
         if optimizer:
@@ -613,6 +640,7 @@ class StepChecker:
         for name, version, _ in rows:
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
+        self.blind |= any(not isinstance(value, TermSum) for _, value in gradients)
         for name, value in gradients:
             if isinstance(value, NotFollowed):
                 self.note(OPEN, value.why)
@@ -623,11 +651,13 @@ class StepChecker:
         self.clipped([value for _, value in gradients if isinstance(value, TermSum)], window)
         weights = {owner: by.pop() for owner, by in found.items() if len(by) == 1}
         self.steps.append(weights)
+        self.passes = []
+        if self.blind:
+            return
         if set(weights) != window or not weights:
             self.note(REFUSED, f"in window {at + 1} samples {shown(window - set(weights))} have no one weight", EQUAL, DATA)
         elif max(weights.values()) - min(weights.values()) > NEAR * max(weights.values()):
             self.note(REFUSED, f"the samples of window {at + 1} have unequal weights", EQUAL)
-        self.passes = []
 
     def judge(self, name: str, value: TermSum, window: set[int], found: dict[int, set[Fraction]]) -> None:
         """The terms of one gradient."""
@@ -637,7 +667,8 @@ class StepChecker:
             if older:
                 self.note(REFUSED, f"the gradient of {name} in window {at} is made of an older {older[0]}", STALE, EQUAL)
             if owner == SEVERAL:
-                self.note(OPEN, f"{self.laws.terms.keys[term][0]} of several samples", EQUAL, STALE)
+                self.note(OPEN, f"{self.laws.terms.keys[term][0]} of several samples", EQUAL, STALE, DATA)
+                self.blind = True
                 continue
             if owner not in window:
                 what = "no sample" if owner < 0 else f"sample {owner}, of another window"
@@ -645,12 +676,14 @@ class StepChecker:
                 continue
             by_term.setdefault(term, set()).add(owner)
             shares = self.shares.get((name, term)) or self.shares.get(("", term)) or set()
+            if not shares and name not in {own for own, _ in self.shares}:
+                shares = {share for (_, known), own in self.shares.items() if known == term for share in own}
             if len(shares) != 1:
                 self.note(OPEN, f"the gradient of {name} was changed after its backward passes", EQUAL)
             for share in shares:
                 found.setdefault(owner, set()).add(by / share)
         for owners in by_term.values():
-            if owners != window:
+            if owners != window and not self.blind:
                 self.note(REFUSED, f"the gradient of {name} in window {at} lacks samples {shown(window - owners)}", EQUAL, DATA)
 
     def clipped(self, gradients: list[TermSum], window: set[int]) -> None:
@@ -659,16 +692,17 @@ class StepChecker:
             self.note(OPEN, "the gradients of a step are scaled by different numbers", EQUAL, CLIP)
         factors = {term for value in gradients for term, _ in value.factors}
         several = {term for value in gradients for term, owner in value.items if owner == SEVERAL}
-        every = self.laws.terms.aggregates(factors | several)
-        whole = {key for one in every for key in one.items}
-        for one in every:
-            owned = dict[int, dict[int, Fraction]]()
-            for (term, owner), by in one.items.items():
-                if owner >= 0:
-                    owned.setdefault(term, {})[owner] = by
-            if any(set(by) != window or len(set(by.values())) > 1 for by in owned.values()):
-                self.note(REFUSED, f"a scalar of window {len(self.steps) + 1} is made of a part of its gradients", CLIP, EQUAL)
-        if factors and any(key not in whole for value in gradients for key in value.items):
+        applied = {key: by for value in gradients for key, by in value.items.items()}
+        owned = [{key: by for key, by in one.items.items() if key[1] >= 0} for one in self.laws.terms.aggregates(factors | several)]
+        for own in (own for own in owned if own):
+            owners = dict[int, set[int]]()
+            for term, owner in own:
+                owners.setdefault(term, set()).add(owner)
+            if any(each != window for each in owners.values()):
+                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of its gradients", CLIP, EQUAL)
+            elif len({by / applied[key] if key in applied else None for key, by in own.items()}) > 1:
+                self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
+        if factors and set(applied) - {key for own in owned for key in own}:
             self.note(OPEN, "gradients are scaled by a number that is not made of all of them", CLIP, EQUAL)
 
     def stepped(self, own: list[Any], rest: list[Any]) -> None:
@@ -697,11 +731,11 @@ class StepChecker:
         if len(self.steps) != wanted:
             self.note(REFUSED, f"{len(self.steps)} optimizer steps in {wanted} windows")
         kind, total = claim["loss"], claim["total"]
-        if self.losses - {""} != {kind} - {""}:
+        if self.losses - {""} != {kind} - {""} and not self.blind:
             self.note(REFUSED, f"the loss is claimed to be a {kind or 'number'}, and is a {' and a '.join(sorted(self.losses))}", EQUAL)
         if "" in self.losses or (kind, total) not in (("mean", "1"), ("sum", "1"), ("sum", "samples")):
             self.note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
-        for at, weights in enumerate(self.steps):
+        for at, weights in enumerate([] if self.blind else self.steps):
             expected, whole = Fraction(1 if total == "1" else len(weights)), sum(weights.values(), Fraction(0))
             if abs(whole - expected) > NEAR * expected:
                 self.note(REFUSED, f"the weights of window {at + 1} add up to {whole}, not to {expected}", EQUAL)

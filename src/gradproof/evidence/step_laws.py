@@ -341,6 +341,8 @@ LAWS: dict[str, SampleLaw] = {
 }  # fmt: skip
 REDUCTIONS = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "nll_loss_forward": 3, "mse_loss_backward": 3, "nll_loss_backward": 4}
 """Where the reduction of a loss stands: 0 none, 1 mean (the default), 2 sum."""
+IGNORED = {"nll_loss_forward": (1, 4), "nll_loss_backward": (2, 5)}
+"""Where the labels stand among the tensors, and the label that is ignored among the arguments."""
 SAME = frozenset("detach alias clone _to_copy lift_fresh".split())
 RESHAPED = frozenset("view _unsafe_view _reshape_alias".split())
 VIEWS = frozenset("t transpose permute unsqueeze squeeze expand select slice split unbind split_with_sizes".split())

@@ -133,6 +133,8 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
             fresh = [t for t in made if log.storage(t) not in log.made and not spec.view]
             touched = [log.reference(t) for t in written]
             log.writes([*written, *fresh])
+            if spec.view and made and log.storage(made[0]) != log.storage(tensors_in(args)[0]):
+                log.add("lost", "a view that has another storage than its tensor")
             name = spec.name.removeprefix("aten.")
             log.operators[name] += 1
             log.add("operator", name, *self.given, [log.reference(t) for t in made], touched)
