@@ -275,6 +275,8 @@ class Laws:
     def reshaped(self, call: OperatorCall) -> list[Content]:
         """The same elements in order, in another shape."""
         (value,), (old,), (new,) = call.values, call.shapes, call.outs
+        if len(call.args) > 1 and isinstance(call.args[1], str):
+            return [NotFollowed("a tensor whose bytes are read as another type")]
         if not isinstance(value, SampleRows):
             assert isinstance(value, TermSum)
             return [value if old == new else TermSum({(self.viewed(t, new), s): by for (t, s), by in value.items.items()}, value.factors)]
@@ -324,6 +326,36 @@ def span(place: Place) -> int:
 def contiguous(shape: Shape) -> Shape:
     """The strides of a tensor without gaps in the order of its axes."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+CUT = frozenset("select slice split split_with_sizes unbind".split())
+
+
+def cut_axis(call: OperatorCall) -> int:
+    """The axis that an operator cuts."""
+    return int(call.arg(1 if call.name in ("select", "slice", "unbind") else 2, "dim", 0)) % len(call.shapes[0])
+
+
+def offset_of(call: OperatorCall, whole: Place, part: Place, taken: int) -> int:
+    """Where the view of a tensor begins; -1 where it is none. `taken`: the rows of views before it."""
+    (start, shape, stride), (_, own, steps) = whole, part
+    pairs, inner = (sorted(x for x in zip(*side, strict=True) if x[0] != 1) for side in ((shape, stride), (own, steps)))
+    if call.name not in CUT:
+        same = prod(own) == prod(shape) and span(whole) == span(part) if call.name in RESHAPED else inner == pairs
+        return start if same or (call.name == "expand" and all(x in pairs or not x[1] for x in inner)) else -1
+    axis = cut_axis(call)
+    size, first, step, count = shape[axis], taken, 1, own[axis] if len(own) == len(shape) else 0
+    if call.name in ("select", "slice"):
+        at = call.arg(2, "start" if call.name == "slice" else "index") or 0
+        first = min(at + size if at < 0 else at, size)
+    if call.name == "slice":
+        last, step = call.arg(3, "end", size), call.arg(4, "step", 1)
+        last = size if last is None else min(last + size if last < 0 else last, size)
+        count = max(0, -(-(last - first) // step))
+    rest, kept = [[x for i, x in enumerate(zip(*side, strict=True)) if i != axis or not count] for side in ((shape, stride), (own, steps))]
+    rest = rest if count else rest[:axis] + rest[axis + 1 :]
+    right = rest == kept and (not count or (own[axis], steps[axis]) == (count, stride[axis] * step))
+    return start + first * stride[axis] if right and first + (count - 1) * step < size else -1
 
 
 @dataclass(slots=True)
@@ -418,6 +450,8 @@ class StepChecker:
         self.counts: Counter[str] = Counter()
         self.reads: list[str] = []
         self.versions: dict[str, int] = {}
+        self.types: dict[int, str] = {}
+        self.gained: set[str] = set()
         self.passes: list[PassRecord] = []
         self.shares: dict[tuple[str, int], set[Fraction]] = {}
         self.losses: set[str] = set()
@@ -465,6 +499,8 @@ class StepChecker:
 
     def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         """A tensor."""
+        if self.types.setdefault(storage, dtype) != dtype:
+            raise Contradiction(f"storage {storage} has two types")
         self.memory.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
 
     def source(self, reference: dict[str, int], writes: int, kind: str, *rest: Any) -> None:
@@ -483,14 +519,18 @@ class StepChecker:
             one = Fraction(1)
             value = SampleRows(axis, each, tuple(owners), one, term) if axis >= 0 else TermSum({(term, owners[0]): one})
         elif kind == "parameter":
-            if rest[1] != self.versions.setdefault(rest[0], 0):
-                raise Contradiction(f"{rest[0]} at version {rest[1]}")
+            if rest[0] in self.versions or rest[1]:
+                raise Contradiction(f"{rest[0]} is made twice")
+            self.versions[rest[0]] = 0
             value = self.laws.one_term("parameter", tuple(rest), shape)
         elif kind == "number":
             value = self.laws.number(Fraction(rest[0]))
         else:
             value = self.laws.one_term("constant", rest[0], shape) if kind == "constant" else NotFollowed(rest[0])
         if writes:
+            before = self.memory.read(tensor)
+            if isinstance(before, SampleRows) or (isinstance(before, TermSum) and before.owned):
+                raise Contradiction("something that is no operator writes over samples")
             held.version += 1
             self.memory.write(tensor, value)
         elif held.written:
@@ -526,6 +566,9 @@ class StepChecker:
             self.views(name, args, named, given, results)
             return
         made = target or [self.fresh(one) for one in results]
+        if any(t.dtype != given[id(args[0])].dtype for t in made if name in ("add", "sub") and given[id(args[0])].narrow):
+            if len({t.dtype for t in given.values()}) == 1:
+                raise Contradiction(f"{full} makes another type")
         self.put([*made, *([] if known else written)], self.values(name, args, named, given, [*made, *([] if known else written)]))
 
     def values(
@@ -563,20 +606,14 @@ class StepChecker:
     def views(self, name: str, args: list[Any], named: dict[str, Any], given: dict[int, TensorRecord], results: list[Any]) -> None:
         """Results that share the storage of the argument, and lie where they have to."""
         whole, made = given[id(args[0])], [self.memory.tensor(one) for one in results]
-        values, (start, shape, stride) = self.values(name, args, named, given, made), whole.place
-        call = OperatorCall(name, [], [shape], args, named, [])
+        values = self.values(name, args, named, given, made)
+        call = OperatorCall(name, [], [whole.place[1]], args, named, [])
+        held, taken = self.memory.storages[whole.storage], 0
         for tensor, value in zip(made, values, strict=True):
-            offset, own, _ = tensor.place
-            if name in ("select", "slice", "split", "split_with_sizes", "unbind"):
-                axis = call.arg(1 if name in ("select", "slice", "unbind") else 2, "dim", 0) % len(shape)
-                at = call.arg(2, "start" if name == "slice" else "index", 0) or 0 if name in ("select", "slice") else None
-                expected = start + (min(at % shape[axis] if at < 0 else at, shape[axis]) * stride[axis] if at is not None else 0)
-                start += stride[axis] * (0 if at is not None else 1 if name == "unbind" else own[axis])
-            else:
-                expected = start
-            if tensor.storage != whole.storage or offset != expected or (name != "expand" and prod(own) > prod(shape)):
+            offset = offset_of(call, whole.place, tensor.place, taken)
+            taken += 1 if name == "unbind" else tensor.place[1][cut_axis(call)] if name.startswith("split") else 0
+            if tensor.storage != whole.storage or tensor.place[0] != offset:
                 raise Contradiction(f"the result of {name} does not lie where it has to")
-            held = self.memory.storages[tensor.storage]
             if tensor.place not in held.written:
                 held.views.setdefault(tensor.place, value)
 
@@ -622,6 +659,7 @@ class StepChecker:
             for (term, owner), by in items.items():
                 gain = by - own.before.get(name, {}).get((term, owner), Fraction(0))
                 if gain and own.weights.get(owner):
+                    self.gained.add(name)
                     self.shares.setdefault((name, term), set()).add(gain / own.weights[owner])
 
     def step(self, optimizer: int, rows: list[Any]) -> None:
@@ -637,7 +675,9 @@ class StepChecker:
             self.note(OPEN, "several optimizers")
         found = dict[int, set[Fraction]]()
         gradients = [(name, self.memory.read(self.memory.tensor(one))) for name, version, one in rows if one is not None]
-        for name, version, _ in rows:
+        for name, version, one in rows:
+            if one is None and name in self.gained:
+                self.note(REFUSED, f"the gradient of {name} is not handed to the optimizer", EQUAL, DATA)
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
         self.blind |= any(not isinstance(value, TermSum) for _, value in gradients)
@@ -651,7 +691,7 @@ class StepChecker:
         self.clipped([value for _, value in gradients if isinstance(value, TermSum)], window)
         weights = {owner: by.pop() for owner, by in found.items() if len(by) == 1}
         self.steps.append(weights)
-        self.passes = []
+        self.passes, self.gained = [], set()
         if self.blind:
             return
         if set(weights) != window or not weights:
