@@ -54,6 +54,8 @@ CODES = {ACCEPTED: 0, REFUSED: 1, OPEN: 4}
 MALFORMED = 2
 NEAR = Fraction(1, 2**20)
 """A constant of Python's may be a rounded number: 1/3 is."""
+MOST = 2**30
+"""Bytes of a log."""
 NARROW = ("float16", "bfloat16", "float8")
 ZERO = TermSum({})
 
@@ -84,7 +86,11 @@ class Laws:
 
     def plain(self, value: Content) -> Fraction | None:
         """The number that a value is everywhere, or None."""
-        if not isinstance(value, TermSum) or value.factors or any(key != (self.terms.one, NOBODY) for key in value.items):
+        if (
+            not isinstance(value, TermSum)
+            or value.factors
+            or any(key != (self.terms.one, NOBODY) for key in value.items)
+        ):
             return None
         return next(iter(value.items.values()), Fraction(0))
 
@@ -108,7 +114,9 @@ class Laws:
             return found
         if name in LAWS:
             return self.applied(call)
-        if any(isinstance(value, SampleRows) or value.owned for value in call.values if not isinstance(value, NotFollowed)):
+        if any(
+            isinstance(value, SampleRows) or value.owned for value in call.values if not isinstance(value, NotFollowed)
+        ):
             return [NotFollowed(name)] * len(call.outs)
         return self.shared(call, ())
 
@@ -130,7 +138,9 @@ class Laws:
         linear = (0,) if call.name == "masked_fill" and call.arg(2) == 0 else law.linear
         if call.name.startswith("nll") and call.arg(2 if call.name == "nll_loss_forward" else 3) is not None:
             return [NotFollowed(f"{call.name} with weights of classes")] * len(call.outs)
-        if call.name in IGNORED and not self.counts(call.values[IGNORED[call.name][0]], call.arg(IGNORED[call.name][1], "ignore_index", -100)):
+        if call.name in IGNORED and not self.counts(
+            call.values[IGNORED[call.name][0]], call.arg(IGNORED[call.name][1], "ignore_index", -100)
+        ):
             return [NotFollowed(f"{call.name} with labels that may be ignored")] * len(call.outs)
         if not rows:
             return self.shared(call, linear)
@@ -147,14 +157,20 @@ class Laws:
         if not by:
             return [ZERO] * len(call.outs)
         count = Fraction(1, len(owners))
-        average = call.name == "mean" or (call.name in REDUCTIONS and call.arg(REDUCTIONS[call.name], "reduction", 1) == 1)
+        average = call.name == "mean" or (
+            call.name in REDUCTIONS and call.arg(REDUCTIONS[call.name], "reduction", 1) == 1
+        )
         for at, text in enumerate(letters[: len(call.outs)]):
             axis, shape = text.find(letter), call.outs[at]
             each = shape[axis] // len(owners) if axis >= 0 else 0
             part = shape if axis < 0 else (*shape[:axis], each, *shape[axis + 1 :])
             term = self.terms.make(call.name, (at, call.attributes), kids, part)
             scaled = by * lead * (count if average and (axis < 0 or "backward" in call.name) else 1)
-            outs.append(SampleRows(axis, each, owners, scaled, term) if axis >= 0 else TermSum(dict.fromkeys(((term, s) for s in owners), scaled)))
+            outs.append(
+                SampleRows(axis, each, owners, scaled, term)
+                if axis >= 0
+                else TermSum(dict.fromkeys(((term, s) for s in owners), scaled))
+            )
             if axis < 0 and len(set(owners)) != len(owners):
                 outs[-1] = NotFollowed(f"{call.name} of one sample twice")
             if axis < 0:
@@ -178,7 +194,7 @@ class Laws:
             return value.by, value.term
         assert isinstance(value, TermSum)
         if len(value.items) == 1 and not value.factors:
-            ((term, _), by), = value.items.items()
+            (((term, _), by),) = value.items.items()
             return by, self.terms.make("number") if term == self.terms.one else term
         return Fraction(1) if value.items else Fraction(0), self.terms.named(value, shape)
 
@@ -206,7 +222,11 @@ class Laws:
             if len(owned) == 1 and owned[0] in linear:
                 made: Items = {}
                 for (term, owner), by in sums[owned[0]].items.items():
-                    kids[owned[0]] = self.terms.make("number", "", (term,), call.shapes[owned[0]]) if term == self.terms.one else term
+                    kids[owned[0]] = (
+                        self.terms.make("number", "", (term,), call.shapes[owned[0]])
+                        if term == self.terms.one
+                        else term
+                    )
                     made[self.terms.make(call.name, (at, call.attributes), kids, shape), owner] = by
                 outs.append(TermSum(made, sums[owned[0]].factors))
             else:
@@ -227,7 +247,9 @@ class Laws:
             same = isinstance(small, TermSum) and not small.items and isinstance(other, SampleRows)
             if same and call.shapes[call.values.index(other)] == out:
                 return [replace(other, by=other.by * (by if other is right else 1))]  # type: ignore[type-var]
-            return None if len(call.values) == 2 else self.applied(replace(call, values=given, shapes=[*call.shapes, ()]))
+            return (
+                None if len(call.values) == 2 else self.applied(replace(call, values=given, shapes=[*call.shapes, ()]))
+            )
         if left.factors != right.factors and left.items and right.items:
             return None
         shapes = [*call.shapes, ()]
@@ -240,7 +262,10 @@ class Laws:
         """The terms of a sum, repeated to a shape."""
         if shape == out:
             return value.items
-        return {(t if t == self.terms.one else self.terms.make("expand", "", (t,), out), s): by for (t, s), by in value.items.items()}
+        return {
+            (t if t == self.terms.one else self.terms.make("expand", "", (t,), out), s): by
+            for (t, s), by in value.items.items()
+        }
 
     def multiplied(self, call: OperatorCall) -> list[Content] | None:
         """A product or quotient with a number, or with a scalar that is made of several samples."""
@@ -257,7 +282,7 @@ class Laws:
             if not isinstance(other, TermSum) or not isinstance(value, TermSum) or prod(shapes[at]) != 1 or not whole:
                 continue
             if len(other.items) == 1 and not other.factors and value.owned:
-                ((term, owner), own), = other.items.items()
+                (((term, owner), own),) = other.items.items()
                 if owner == SEVERAL:
                     powers = Counter(dict(value.factors))
                     powers[term] += power
@@ -270,7 +295,11 @@ class Laws:
         """A value times a number."""
         if isinstance(value, SampleRows):
             return replace(value, by=value.by * by) if by else ZERO
-        return replace(value, items={key: own * by for key, own in value.items.items() if by}) if isinstance(value, TermSum) else value
+        return (
+            replace(value, items={key: own * by for key, own in value.items.items() if by})
+            if isinstance(value, TermSum)
+            else value
+        )
 
     def reshaped(self, call: OperatorCall) -> list[Content]:
         """The same elements in order, in another shape."""
@@ -279,20 +308,33 @@ class Laws:
             return [NotFollowed("a tensor whose bytes are read as another type")]
         if not isinstance(value, SampleRows):
             assert isinstance(value, TermSum)
-            return [value if old == new else TermSum({(self.viewed(t, new), s): by for (t, s), by in value.items.items()}, value.factors)]
+            return [
+                value
+                if old == new
+                else TermSum({(self.viewed(t, new), s): by for (t, s), by in value.items.items()}, value.factors)
+            ]
         before, behind, count = prod(old[: value.axis]), prod(old[value.axis :]), len(value.owners)
         for axis, size in enumerate(new):
             if prod(new[:axis]) == before and size % count == 0 and prod(new[axis:]) == behind:
                 each = size // count
-                part, was = (*new[:axis], each, *new[axis + 1 :]), (*old[: value.axis], value.each, *old[value.axis + 1 :])
-                return [SampleRows(axis, each, value.owners, value.by, value.term if part == was else self.viewed(value.term, part))]
+                part, was = (
+                    (*new[:axis], each, *new[axis + 1 :]),
+                    (*old[: value.axis], value.each, *old[value.axis + 1 :]),
+                )
+                return [
+                    SampleRows(
+                        axis, each, value.owners, value.by, value.term if part == was else self.viewed(value.term, part)
+                    )
+                ]
         return [NotFollowed(f"{call.name} mixes rows of samples")]
 
     def viewed(self, term: int, shape: Shape) -> int:
         """A term in another shape."""
         if term == self.terms.one:
             return term
-        return self.terms.make("view", "", (self.terms.keys[term][2] if self.terms.keys[term][0] == "view" else (term,)), shape)
+        return self.terms.make(
+            "view", "", (self.terms.keys[term][2] if self.terms.keys[term][0] == "view" else (term,)), shape
+        )
 
     def parts(self, call: OperatorCall) -> list[Content] | None:
         """Views of one number are that number; a part of the axis of samples has the samples of its rows."""
@@ -309,7 +351,11 @@ class Laws:
         for shape in call.outs:
             first, count = divmod(start, value.each)[0], shape[value.axis] // value.each
             even = start % value.each == 0 and shape[value.axis] % value.each == 0 and count
-            found.append(replace(value, owners=value.owners[first : first + count]) if even else NotFollowed(f"{call.name} of a part of a sample"))
+            found.append(
+                replace(value, owners=value.owners[first : first + count])
+                if even
+                else NotFollowed(f"{call.name} of a part of a sample")
+            )
             start += shape[value.axis]
         return found
 
@@ -352,7 +398,10 @@ def offset_of(call: OperatorCall, whole: Place, part: Place, taken: int) -> int:
         last, step = call.arg(3, "end", size), call.arg(4, "step", 1)
         last = size if last is None else min(last + size if last < 0 else last, size)
         count = max(0, -(-(last - first) // step))
-    rest, kept = [[x for i, x in enumerate(zip(*side, strict=True)) if i != axis or not count] for side in ((shape, stride), (own, steps))]
+    rest, kept = [
+        [x for i, x in enumerate(zip(*side, strict=True)) if i != axis or not count]
+        for side in ((shape, stride), (own, steps))
+    ]
     rest = rest if count else rest[:axis] + rest[axis + 1 :]
     right = rest == kept and (not count or (own[axis], steps[axis]) == (count, stride[axis] * step))
     return start + first * stride[axis] if right and first + (count - 1) * step < size else -1
@@ -451,6 +500,7 @@ class StepChecker:
         self.reads: list[str] = []
         self.versions: dict[str, int] = {}
         self.types: dict[int, str] = {}
+        self.numbers = 0
         self.gained: set[str] = set()
         self.passes: list[PassRecord] = []
         self.shares: dict[tuple[str, int], set[Fraction]] = {}
@@ -469,7 +519,7 @@ class StepChecker:
         rules: dict[str, Callable[..., None]] = {
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
             "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end,
-            "read": lambda how, at: self.reads.append(how),
+            "read": lambda at, how: self.reads.append(how),
             "lost": self.lost,
             "hook": lambda at: self.note(OPEN, "code of the user's runs inside a backward pass", EQUAL, CLIP),
             FORMAT: self.run.update,
@@ -488,7 +538,16 @@ class StepChecker:
             except LostSight as found:
                 self.found = {name: {OPEN: [str(found)]} for name in OBLIGATIONS}
                 return
-            except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError, RecursionError) as found:
+            except (
+                TypeError,
+                ValueError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                AssertionError,
+                ArithmeticError,
+                RecursionError,
+            ) as found:
                 raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {found}") from found
         if not self.ended:
             raise Malformed("the last record is missing")
@@ -524,7 +583,7 @@ class StepChecker:
             self.versions[rest[0]] = 0
             value = self.laws.one_term("parameter", tuple(rest), shape)
         elif kind == "number":
-            value = self.laws.number(Fraction(rest[0]))
+            value = self.laws.number(Fraction(*map(int, rest[0].split("/"))))
         else:
             value = self.laws.one_term("constant", rest[0], shape) if kind == "constant" else NotFollowed(rest[0])
         if writes:
@@ -538,7 +597,9 @@ class StepChecker:
         else:
             held.views[tensor.place] = value
 
-    def operator(self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], touched: list[Any]) -> None:
+    def operator(
+        self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], touched: list[Any]
+    ) -> None:
         """An operator. One on lists of tensors is the same operator on each."""
         self.counts[full] += 1
         base = full.partition(".")[0].removeprefix("unsafe_")
@@ -554,7 +615,10 @@ class StepChecker:
             if [t.storage for t in written] != [t.storage for t in targets] or len(made) != count:
                 raise Contradiction(f"{full} writes other tensors than it has to")
             calls = [[a[i] if isinstance(a, list) and len(a) == count else a for a in args] for i in range(count)]
-            values = [self.values(name.removeprefix("_foreach_"), own, named, given, [made[i]])[0] for i, own in enumerate(calls)]
+            values = [
+                self.values(name.removeprefix("_foreach_"), own, named, given, [made[i]])[0]
+                for i, own in enumerate(calls)
+            ]
             self.put(made, values)
             return
         inside = inside and is_reference(args[0])
@@ -562,23 +626,41 @@ class StepChecker:
         known = name in LAWS or name in FILLED or name in GIVEN or name in SAME or name in RESHAPED or name == "copy"
         if known and [t.storage for t in written] != [t.storage for t in target]:
             raise Contradiction(f"{full} writes other tensors than it has to")
+        if name == "_local_scalar_dense":
+            value = self.memory.read(given[id(args[0])])
+            self.numbers += isinstance(value, SampleRows) or (isinstance(value, TermSum) and value.owned)
         if name in VIEWS or name in RESHAPED or name in ("detach", "alias", "lift_fresh"):
             self.views(name, args, named, given, results)
             return
         made = target or [self.fresh(one) for one in results]
-        if any(t.dtype != given[id(args[0])].dtype for t in made if name in ("add", "sub") and given[id(args[0])].narrow):
+        if any(
+            t.dtype != given[id(args[0])].dtype for t in made if name in ("add", "sub") and given[id(args[0])].narrow
+        ):
             if len({t.dtype for t in given.values()}) == 1:
                 raise Contradiction(f"{full} makes another type")
-        self.put([*made, *([] if known else written)], self.values(name, args, named, given, [*made, *([] if known else written)]))
+        self.put(
+            [*made, *([] if known else written)],
+            self.values(name, args, named, given, [*made, *([] if known else written)]),
+        )
 
     def values(
-        self, name: str, args: list[Any], named: dict[str, Any], given: dict[int, TensorRecord], made: list[TensorRecord]
+        self,
+        name: str,
+        args: list[Any],
+        named: dict[str, Any],
+        given: dict[int, TensorRecord],
+        made: list[TensorRecord],
     ) -> list[Content]:
         """What an operator makes."""
         own = [given[id(one)] for one in references([args, named])]
         if name == "copy":
             own, name = own[1:], "expand" if own[1].place[1] != own[0].place[1] else "clone"
-        if name in ("_to_copy", "clone") and made and made[0].dtype != own[0].dtype and not all("float" in t.dtype for t in (own[0], made[0])):
+        if (
+            name in ("_to_copy", "clone")
+            and made
+            and made[0].dtype != own[0].dtype
+            and not all("float" in t.dtype for t in (own[0], made[0]))
+        ):
             name = "cast"
         shapes, outs = [t.place[1] for t in own], [t.place[1] for t in made]
         return self.laws.result(OperatorCall(name, [self.memory.read(t) for t in own], shapes, args, named, outs))
@@ -603,7 +685,9 @@ class StepChecker:
                 if len({owner // size for one in every for _, owner in one.items if owner >= 0}) > 1:
                     self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
 
-    def views(self, name: str, args: list[Any], named: dict[str, Any], given: dict[int, TensorRecord], results: list[Any]) -> None:
+    def views(
+        self, name: str, args: list[Any], named: dict[str, Any], given: dict[int, TensorRecord], results: list[Any]
+    ) -> None:
         """Results that share the storage of the argument, and lie where they have to."""
         whole, made = given[id(args[0])], [self.memory.tensor(one) for one in results]
         values = self.values(name, args, named, given, made)
@@ -631,7 +715,9 @@ class StepChecker:
     def backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
         """A backward pass begins: how its loss weighs each sample."""
         made = PassRecord(before=self.held(gradients))
-        factors = [self.laws.plain(self.memory.read(self.memory.tensor(seed))) for seed in seeds] or [Fraction(1)] * len(roots)
+        factors = [self.laws.plain(self.memory.read(self.memory.tensor(seed))) for seed in seeds] or [
+            Fraction(1)
+        ] * len(roots)
         for root, factor in zip(roots, factors, strict=True):
             value = self.memory.read(self.memory.tensor(root))
             if not isinstance(value, TermSum) or value.factors or factor is None:
@@ -667,14 +753,20 @@ class StepChecker:
         window = {owner for own in self.passes for owner in own.weights}
         at, size, tail = len(self.steps), self.run["accum_steps"] * self.run["micro_batch_size"], self.run["tail"]
         last = tail * self.run["micro_batch_size"] if tail and at == self.run["windows"] else size
-        if self.blind:
-            window |= set(range(at * size, at * size + last))
-        if window != set(range(at * size, at * size + last)):
-            self.note(REFUSED, f"window {at + 1} is made of samples {shown(window)}, not {at * size} to {at * size + last - 1}", DATA, EQUAL)
+        right = len(window) == last and {min(window), max(window)} == {at * size, at * size + last - 1}
+        if not right and not self.blind:
+            self.note(
+                REFUSED,
+                f"window {at + 1} is made of samples {shown(window)}, not {at * size} to {at * size + last - 1}",
+                DATA,
+                EQUAL,
+            )
         if optimizer:
             self.note(OPEN, "several optimizers")
         found = dict[int, set[Fraction]]()
-        gradients = [(name, self.memory.read(self.memory.tensor(one))) for name, version, one in rows if one is not None]
+        gradients = [
+            (name, self.memory.read(self.memory.tensor(one))) for name, version, one in rows if one is not None
+        ]
         for name, version, one in rows:
             if one is None and name in self.gained:
                 self.note(REFUSED, f"the gradient of {name} is not handed to the optimizer", EQUAL, DATA)
@@ -694,8 +786,12 @@ class StepChecker:
         self.passes, self.gained = [], set()
         if self.blind:
             return
-        if set(weights) != window or not weights:
-            self.note(REFUSED, f"in window {at + 1} samples {shown(window - set(weights))} have no one weight", EQUAL, DATA)
+        if set(found) != window or not found:
+            self.note(
+                REFUSED, f"samples {shown(window - set(found))} are in no gradient of window {at + 1}", EQUAL, DATA
+            )
+        elif set(weights) != window:
+            self.note(REFUSED, f"samples {shown(window - set(weights))} have several weights in window {at + 1}", EQUAL)
         elif max(weights.values()) - min(weights.values()) > NEAR * max(weights.values()):
             self.note(REFUSED, f"the samples of window {at + 1} have unequal weights", EQUAL)
 
@@ -705,7 +801,9 @@ class StepChecker:
         for (term, owner), by in value.items.items():
             older = [own for own, version in self.laws.terms.versions[term] if version != self.versions.get(own)]
             if older:
-                self.note(REFUSED, f"the gradient of {name} in window {at} is made of an older {older[0]}", STALE, EQUAL)
+                self.note(
+                    REFUSED, f"the gradient of {name} in window {at} is made of an older {older[0]}", STALE, EQUAL
+                )
             if owner == SEVERAL:
                 self.note(OPEN, f"{self.laws.terms.keys[term][0]} of several samples", EQUAL, STALE, DATA)
                 self.blind = True
@@ -724,7 +822,12 @@ class StepChecker:
                 found.setdefault(owner, set()).add(by / share)
         for owners in by_term.values():
             if owners != window and not self.blind:
-                self.note(REFUSED, f"the gradient of {name} in window {at} lacks samples {shown(window - owners)}", EQUAL, DATA)
+                self.note(
+                    REFUSED,
+                    f"the gradient of {name} in window {at} lacks samples {shown(window - owners)}",
+                    EQUAL,
+                    DATA,
+                )
 
     def clipped(self, gradients: list[TermSum], window: set[int]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
@@ -733,13 +836,18 @@ class StepChecker:
         factors = {term for value in gradients for term, _ in value.factors}
         several = {term for value in gradients for term, owner in value.items if owner == SEVERAL}
         applied = {key: by for value in gradients for key, by in value.items.items()}
-        owned = [{key: by for key, by in one.items.items() if key[1] >= 0} for one in self.laws.terms.aggregates(factors | several)]
+        owned = [
+            {key: by for key, by in one.items.items() if key[1] >= 0}
+            for one in self.laws.terms.aggregates(factors | several)
+        ]
         for own in (own for own in owned if own):
             owners = dict[int, set[int]]()
             for term, owner in own:
                 owners.setdefault(term, set()).add(owner)
             if any(each != window for each in owners.values()):
-                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of its gradients", CLIP, EQUAL)
+                self.note(
+                    REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of its gradients", CLIP, EQUAL
+                )
             elif len({by / applied[key] if key in applied else None for key, by in own.items()}) > 1:
                 self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
         if factors and set(applied) - {key for own in owned for key in own}:
@@ -767,12 +875,18 @@ class StepChecker:
         self.ended = True
         if missing or laws != dict(self.counts):
             raise Contradiction("the log is not what its last record says")
+        if self.numbers > len(self.reads):
+            raise Contradiction("Python reads a number of samples, and no record says so")
         wanted = self.run["windows"] + bool(self.run["tail"])
         if len(self.steps) != wanted:
             self.note(REFUSED, f"{len(self.steps)} optimizer steps in {wanted} windows")
         kind, total = claim["loss"], claim["total"]
         if self.losses - {""} != {kind} - {""} and not self.blind:
-            self.note(REFUSED, f"the loss is claimed to be a {kind or 'number'}, and is a {' and a '.join(sorted(self.losses))}", EQUAL)
+            self.note(
+                REFUSED,
+                f"the loss is claimed to be a {kind or 'number'}, and is a {' and a '.join(sorted(self.losses))}",
+                EQUAL,
+            )
         if "" in self.losses or (kind, total) not in (("mean", "1"), ("sum", "1"), ("sum", "samples")):
             self.note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
         for at, weights in enumerate([] if self.blind else self.steps):
@@ -817,10 +931,13 @@ def shown(samples: set[int]) -> str:
 def lines_of(data: bytes) -> list[str]:
     """The records of a file. Raises Malformed."""
     try:
-        head, _, body = zlib.decompress(data).partition(b"\n")
+        stream = zlib.decompressobj()
+        head, _, body = stream.decompress(data, MOST).partition(b"\n")
         text = body.decode()
     except (zlib.error, UnicodeDecodeError) as error:
         raise Malformed(f"it is cut, or no certificate: {error}") from error
+    if not stream.eof or stream.unused_data:
+        raise Malformed("it is cut, or has more behind its end")
     if hashlib.sha256(body).hexdigest().encode() != head:
         raise Malformed("its digest is not that of its records")
     return text.splitlines()

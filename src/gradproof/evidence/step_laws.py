@@ -179,7 +179,9 @@ def reduced(meeting: bool, at: int = 1) -> Callable[[OperatorCall], Letters]:
         gone = axes(c.arg(at, "dim"), rank)
         text = closed(SMALL[:rank], gone if meeting else [])
         kept = len(c.outs[0]) == rank
-        return [text], ["".join("1" if i in gone else x for i, x in enumerate(text) if kept or i not in gone)] * len(c.outs)
+        return [text], ["".join("1" if i in gone else x for i, x in enumerate(text) if kept or i not in gone)] * len(
+            c.outs
+        )
 
     return law
 
@@ -224,7 +226,10 @@ def looked_up(c: OperatorCall) -> Letters:
 
 def labelled(c: OperatorCall) -> Letters:
     """Negative log-likelihood of rows with a label each. The second result counts the labels."""
-    own, back = "n" if len(c.shapes[0 if c.name == "nll_loss_forward" else 1]) == 2 else "", c.name != "nll_loss_forward"
+    own, back = (
+        "n" if len(c.shapes[0 if c.name == "nll_loss_forward" else 1]) == 2 else "",
+        c.name != "nll_loss_forward",
+    )
     kept = own if c.arg(4 if back else 3, "reduction") == 0 else ""
     return ([kept, own + "C", own, ""], [own + "C"]) if back else ([own + "C", own], [kept, ""])
 
@@ -339,7 +344,14 @@ LAWS: dict[str, SampleLaw] = {
     FLASH: SampleLaw(attended),
     f"{FLASH}_backward": SampleLaw(attended, (0,)),
 }  # fmt: skip
-REDUCTIONS = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "nll_loss_forward": 3, "mse_loss_backward": 3, "nll_loss_backward": 4}
+REDUCTIONS = {
+    "mse_loss": 2,
+    "smooth_l1_loss": 2,
+    "huber_loss": 2,
+    "nll_loss_forward": 3,
+    "mse_loss_backward": 3,
+    "nll_loss_backward": 4,
+}
 """Where the reduction of a loss stands: 0 none, 1 mean (the default), 2 sum."""
 IGNORED = {"nll_loss_forward": (1, 4), "nll_loss_backward": (2, 5)}
 """Where the labels stand among the tensors, and the label that is ignored among the arguments."""

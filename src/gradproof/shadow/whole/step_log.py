@@ -166,7 +166,11 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         kind: tuple[Any, ...] = ("lost", f"a tensor at {site}")
         if value.shared and self.laws.constant(value.parts[0]):
             kind = ("number", str(value.parts[0].get(terms.one, Fraction(0))))
-        elif value.turns == 1 and all(t >= 0 and terms.operators[t] in ("data", "draw") for t in leaves) and owners[0] >= 0:
+        elif (
+            value.turns == 1
+            and all(t >= 0 and terms.operators[t] in ("data", "draw") for t in leaves)
+            and owners[0] >= 0
+        ):
             name = f"{call_site()} {site}"
             turns = {self.log.turns[name, owner] for owner in owners}
             self.log.turns.update((name, owner) for owner in owners)
@@ -214,7 +218,9 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         rest = [t for t in self.renewing.values() if id(t) not in own]
         log.writes([*own.values(), *rest])
         self.steps.update(self.name(one) for one in own.values())
-        log.add("stepped", [[self.name(one), log.reference(one)] for one in own.values()], [log.reference(t) for t in rest])
+        log.add(
+            "stepped", [[self.name(one), log.reference(one)] for one in own.values()], [log.reference(t) for t in rest]
+        )
 
     def _notes(self) -> None:
         """Log what Python has read, and what was lost, since the last record."""
