@@ -122,7 +122,7 @@ def lies(c: OperatorCall, whole: Place, part: Place, taken: int) -> bool:
         if own[axis] != max(0, -(-(last - taken) // step)):
             return False
     for x, n, by in zip(outs[0], own, steps, strict=True):
-        at = axis if x == "P" else ins.find(x)
+        at = axis if x == "P" else -1 if x == "1" else ins.find(x)
         if n != 1 and (
             by != (stride[at] * (step if x == "P" else 1) if at >= 0 else 0)
             or (at >= 0 and x != "P" and n != shape[at])
@@ -268,8 +268,8 @@ class StepChecker:
                 raise Contradiction(f"{rest[0]} is made twice")
             self.versions[rest[0]], value = 0, self.laws.leaf("parameter", (rest[0], 0), shape)
         elif kind in ("number", "constant"):
-            plain = self.laws.number(Fraction(*map(int, rest[0].split("/")))) if kind == "number" else None
-            value = plain or self.laws.leaf("constant", rest[0], shape) if plain is None else plain
+            plain = Fraction(*map(int, rest[0].split("/"))) if kind == "number" else None
+            value = self.laws.leaf("constant", rest[0], shape) if plain is None else self.laws.number(plain)
         before = self.memory.read(tensor)
         if (held.written and not writes) or (writes and isinstance(before, Contents) and before.owned):
             raise Contradiction("something that is no operator writes over what one made")
@@ -486,8 +486,8 @@ class StepChecker:
             tensor = self.memory.tensor(one)
             if name:
                 self.versions[name] = self.versions.get(name, 0) + 1
-            leaf = ("parameter", (name, self.versions[name])) if name else ("state", f"{len(self.steps)} {at}")
-            self.memory.write(tensor, self.laws.leaf(*leaf, tensor.place[1]))
+            kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (f"{len(self.steps)}", at))
+            self.memory.write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
 
     def end(self, missing: int, laws: dict[str, int], claim: dict[str, str]) -> None:
         """The last record: what was logged, and what is claimed."""
