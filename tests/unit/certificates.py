@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradproof.evidence.step_certificate import Malformed, checked, references
 from gradproof.shadow.request import Request
@@ -31,42 +31,47 @@ def small(run: Any, bug: str = "", reduction: str = "mean") -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     inputs, targets = torch.randn(run.samples, 3), torch.randn(run.samples, 2)
-    size, count = run.micro_batch_size, run.micro_batches
-    own = [torch.zeros_like(p, dtype=torch.bfloat16) for p in net.parameters()]
-    for i in range(count):
+    size, parameters = run.micro_batch_size, list(net.parameters())
+    own = [torch.zeros_like(p, dtype=torch.bfloat16) for p in parameters]
+    for i in range(run.micro_batches):
         first = i // run.accum_steps * run.accum_steps
-        number = min(run.accum_steps, count - first)
-        rows = slice(i * size, (i + 1) * size)
-        if bug == "same":
-            rows = slice(first * size, (first + 1) * size)
+        number = min(run.accum_steps, run.micro_batches - first)
+        start = (first if bug == "same" else i) * size
+        rows, last = slice(start, start + size), i + 1 - first == number
         loss = nn.functional.mse_loss(net(inputs[rows]), targets[rows], reduction=reduction)
-        by = {"share": 1, "tail": run.accum_steps, "last": number if (i + 1) % run.accum_steps == 0 else 1}
-        (loss / (by.get(bug, number) if reduction == "mean" else 1)).backward()
+        by = {"share": 1, "tail": run.accum_steps, "last": number if last else 1}.get(bug, number)
+        (loss / (by if reduction == "mean" else 1)).backward()
         loss.item()
-        parameters = list(net.parameters())
         if bug == "clip":
             nn.utils.clip_grad_norm_(parameters, 0.5)
         if bug == "narrow":
-            for buffer, p in zip(own, parameters, strict=True):
-                buffer += p.grad
-                p.grad = None
-        if i + 1 - first == number:
-            if bug == "narrow":
-                for buffer, p in zip(own, parameters, strict=True):
-                    p.grad = buffer.float()
-                    buffer.zero_()
-            if bug == "some":
-                nn.utils.clip_grad_norm_(parameters[:1], 0.5)
-            elif bug != "clip":
-                nn.utils.clip_grad_norm_(parameters, 0.5)
-            if bug == "twice":
-                parameters[0].grad *= 2
-            optimizer.step()
-            if bug == "view":
-                for p in parameters:
-                    p.grad.view(-1).zero_()
-            elif bug != "stale":
-                optimizer.zero_grad(set_to_none=False)
+            narrowed(own, parameters, last)
+        if last:
+            stepped(optimizer, parameters, bug)
+
+
+def narrowed(own: list[Tensor], parameters: list[nn.Parameter], last: bool) -> None:
+    """Gradients are added up in buffers, and come from there at the end of a window."""
+    for buffer, p in zip(own, parameters, strict=True):
+        buffer += p.grad
+        p.grad = buffer.float() if last else None
+        if last:
+            buffer.zero_()
+
+
+def stepped(optimizer: Any, parameters: list[nn.Parameter], bug: str) -> None:
+    """The end of a window."""
+    if bug != "clip":
+        nn.utils.clip_grad_norm_(parameters[:1] if bug == "some" else parameters, 0.5)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if bug == "twice":
+        gradients[0] *= 2
+    optimizer.step()
+    if bug == "view":
+        for gradient in gradients:
+            gradient.view(-1).zero_()
+    elif bug != "stale":
+        optimizer.zero_grad(set_to_none=False)
 
 
 def text_of(step: Callable[[Any], Any], **options: Any) -> bytes:

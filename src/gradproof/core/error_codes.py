@@ -45,10 +45,6 @@ COMMANDS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
-    "GP409": Explanation(
-        "The file is no certificate of a step, or not a whole one: it is cut, or its digest is not that of its records.",
-        "Write it again with gradproof check --certificate FILE, and copy it whole.",
-    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
@@ -71,6 +67,10 @@ COMMANDS: Mapping[str, Explanation] = {
         "A law that register_law was given makes no sense, or it is not true of the operator: a run with numbers tried "
         "it on the kernel, and the results differ.",
         "Correct the law: docs/own-loop.md says what its letters mean. A wrong law could prove what is false.",
+    ),
+    "GP415": Explanation(
+        "The file is no certificate of a step, or no whole one: it is cut, or its digest is not that of its records.",
+        "Write it again with gradproof check --certificate FILE, and copy it whole.",
     ),
     "GP421": Explanation(
         "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "

@@ -198,6 +198,7 @@ class StepChecker:
         self.shares: dict[tuple[str, int], set[Fraction]] = {}
         self.gained: set[str] = set()
         self.losses: set[str] = set()
+        self.applied: set[int] = set()
         self.steps: list[dict[int, Fraction]] = []
         self.ended = self.blind = False
 
@@ -430,6 +431,7 @@ class StepChecker:
             self.note(REFUSED, f"{what} has samples {shown(window)}, not {last} from {at * size} on", DATA, EQUAL)
         if not self.blind and (set(found) != window or not found):
             self.note(REFUSED, f"samples {missing} are in no gradient of {what}", DATA, EQUAL)
+            self.note(OPEN, f"{what} may have been zeroed inside", STALE)
         elif not self.blind and (set(weights) != window or min(weights.values()) < (1 - NEAR) * max(weights.values())):
             self.note(REFUSED, f"the samples of {what} have several weights", EQUAL)
         self.steps.append(weights)
@@ -459,10 +461,12 @@ class StepChecker:
         for owners in by_term.values():
             if owners != window and not self.blind:
                 self.note(REFUSED, f"{what} lacks samples {shown(window - owners)}", EQUAL, DATA)
+                self.note(OPEN, f"{what} lacks samples: it may have been zeroed inside the window", STALE)
 
     def clipped(self, gradients: dict[str, Contents], window: set[int]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
         factors = {term for value in gradients.values() for term, _ in value.factors}
+        self.applied |= factors
         applied = {key: by for value in gradients.values() for key, by in value.items.items()}
         sums = self.laws.aggregates(factors | {term for term, owner in applied if owner == SEVERAL})
         owned = [{key: by for key, by in one.items.items() if key[1] >= 0} for one in sums]
@@ -499,6 +503,8 @@ class StepChecker:
         wanted, kind, total = self.run["windows"] + bool(self.run["tail"]), claim["loss"], claim["total"]
         if len(self.steps) != wanted:
             self.note(REFUSED, f"{len(self.steps)} optimizer steps in {wanted} windows")
+        if self.laws.scalars - self.applied:
+            self.note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if not self.blind and self.losses != {kind}:
             self.note(
                 REFUSED, f"the loss is claimed to be a {kind}, and is a {' and a '.join(sorted(self.losses))}", EQUAL
@@ -558,7 +564,7 @@ def main(words: Sequence[str]) -> int:
             raise Malformed("give the path of one certificate")
         made = checked(Path(words[0]).read_bytes())
     except (OSError, Malformed) as error:
-        print(f"GP409: {error}\n  expected: a certificate that gradproof check --certificate wrote", file=sys.stderr)
+        print(f"GP415: {error}\n  expected: a certificate that gradproof check --certificate wrote", file=sys.stderr)
         return MALFORMED
     rows = made.verdicts()
     for name, status, why in rows:

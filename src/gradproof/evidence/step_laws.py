@@ -283,7 +283,7 @@ class Laws:
     """Terms, each once, and what operators make of them. A term of a sample names no sample.
 
     `kinds`: whether the loss of a sample was summed up, or averaged, over samples. `sums`: the sums over samples of
-    which a term is a function. `versions`: the parameters that a term is made of.
+    which a term is a function. `versions`: the parameters that a term is made of. `scalars`: what scaled gradients.
     """
 
     def __init__(self) -> None:
@@ -292,6 +292,7 @@ class Laws:
         self.versions: list[frozenset[tuple[str, int]]] = []
         self.sums: dict[int, Contents] = {}
         self.kinds: dict[int, str] = {}
+        self.scalars: set[int] = set()
         self.one = self.make("one")
 
     def make(self, name: str, attributes: Any = "", kids: Iterable[int] = (), shape: Shape = ()) -> int:
@@ -473,6 +474,7 @@ class Laws:
             if single and value.axis < 0 and value.owned:
                 powers = Counter(dict(value.factors))
                 powers[key[0]] += power
+                self.scalars.add(key[0])
                 return replace(value.times(by**power), factors=frozenset((t, n) for t, n in powers.items() if n))
         return None
 

@@ -40,7 +40,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
     bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
-    that a model of any size fits. `certificate`: the file that the log of the run goes to. Raises GradproofError GP406 for a value out of range.
+    that a model of any size fits. `certificate`: the file that the log of the run goes to.
+    Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
