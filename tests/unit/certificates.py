@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.evidence.step_certificate import Malformed, checked, references
+from gradproof.evidence.certificate import Malformed, checked, references
 from gradproof.shadow.request import Request
 from gradproof.shadow.verify.check import run_of
 from gradproof.shadow.verify.followed import with_numbers, without_numbers

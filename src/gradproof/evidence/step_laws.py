@@ -136,12 +136,6 @@ def biased(c: OperatorCall) -> Letters:
     return ["nm"[2 - len(c.shapes[0]) :], "nK", "Km"], ["nm"]
 
 
-def convolved(c: OperatorCall) -> Letters:
-    """A convolution: each sample with the same kernel."""
-    inner = LARGE[: len(c.shapes[0]) - 1]
-    return ["n" + inner, *[LARGE] * (len(c.shapes) - 1)], ["n" + inner]
-
-
 def normed(c: OperatorCall) -> Letters:
     """Layer norm over the last axes; mean and rstd have one row there. Backward: weight and bias get sums over rows."""
     back = c.name.endswith("_backward")
@@ -248,7 +242,6 @@ ROWS: Iterable[tuple[str, SampleLaw]] = [
     ("mm", SampleLaw(fixed("nk,km->nm"), (0, 1))),
     ("bmm", SampleLaw(fixed("bnk,bkm->bnm"), (0, 1))),
     ("addmm", SampleLaw(biased)),
-    ("convolution", SampleLaw(convolved)),
     ("native_layer_norm", SampleLaw(normed)),
     ("native_layer_norm_backward", SampleLaw(normed, (0,))),
     ("embedding", SampleLaw(looked_up)),

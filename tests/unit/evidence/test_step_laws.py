@@ -57,7 +57,6 @@ EXAMPLES: Sequence[tuple[str, Callable[[], tuple[Any, ...]]]] = [
     ("mean", lambda: (r(*M), [0, 1])), ("mean", lambda: (r(*M), [1], True)),
     ("mm", lambda: (r(*M), r(6, 5))), ("mm", lambda: (r(5, SAMPLES), r(*M))), ("addmm", lambda: (r(5), r(*M), r(6, 5))),
     ("bmm", lambda: (r(SAMPLES, 2, 6), r(SAMPLES, 6, 5))),
-    ("convolution", lambda: (r(SAMPLES, 2, 6, 6), r(4, 2, 3, 3), r(4), [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
     ("native_layer_norm", lambda: (r(SAMPLES, 2, 6), [6], r(6), r(6), 1e-5)),
     ("native_layer_norm_backward",
      lambda: (r(SAMPLES, 2, 6), r(SAMPLES, 2, 6), [6], r(SAMPLES, 2, 1), r(SAMPLES, 2, 1), r(6), r(6), [True] * 3)),
@@ -176,7 +175,7 @@ def kept(law: SampleLaw) -> SampleLaw:
 
 CHANGED: Sequence[tuple[str, Callable[[SampleLaw], SampleLaw]]] = [
     ("_softmax", opened), ("_log_softmax_backward_data", opened), ("native_layer_norm", opened), ("cat", opened),
-    ("convolution", opened), (FLASH, opened), ("slice", opened),
+    (FLASH, opened), ("slice", opened),
     ("relu", lambda law: law._replace(linear=(0,))), ("pow", lambda law: law._replace(linear=(0,))),
     ("div", lambda law: law._replace(linear=(0, 1))), ("addmm", lambda law: law._replace(joint=True)),
     ("gelu_backward", lambda law: law._replace(linear=(0, 1))), ("maximum", lambda law: law._replace(linear=(0,))),

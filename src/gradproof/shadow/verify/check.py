@@ -6,6 +6,7 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import time
@@ -102,7 +103,8 @@ def logged(step: Step, request: Request, hints: Hints) -> str:
     ended = follow(step, run, terms, run.micro_batch_size, 0, replace(hints, log=log))
     if ended.error:
         return f"no certificate: the run ended with {ended.error}"
-    return f"certificate {log.write(Path(request.certificate))}: {request.certificate}"
+    Path(request.certificate).write_bytes(log.text())
+    return f"certificate {hashlib.sha256(log.text()).hexdigest()}: {request.certificate}"
 
 
 def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:

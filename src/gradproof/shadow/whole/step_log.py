@@ -1,6 +1,6 @@
 """Writes the certificate of a run: the log of its operators, tensors, data, backward passes and optimizer steps.
 
-`evidence/step_certificate.py` reads it, and works out by laws of its own what each gradient is made of. A record is a
+`evidence/certificate.py` reads it, and works out by laws of its own what each gradient is made of. A record is a
 line of JSON. A tensor is a number, given with its storage and region, and the version of the storage that is meant.
 """
 
@@ -12,7 +12,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.memory import geometry_of, weakly
-from gradproof.shadow.whole.runs import Fake, Real
 from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.unseen import call_site, parameters
 from gradproof.shadow.whole.values import Value
@@ -85,12 +83,6 @@ class StepLog:
         body = "".join(f"{line}\n" for line in self.lines).encode()
         return zlib.compress(hashlib.sha256(body).hexdigest().encode() + b"\n" + body, 9)
 
-    def write(self, path: Path) -> str:
-        """Write the certificate; its digest. Raises OSError."""
-        text = self.text()
-        path.write_bytes(text)
-        return hashlib.sha256(text).hexdigest()
-
 
 class Logging(Engine):  # type: ignore[no-untyped-call]
     """An engine that writes a certificate while it follows a run."""
@@ -131,13 +123,13 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
                 self._source(tensor, spec.short, 1)
         else:
             fresh = [t for t in made if log.storage(t) not in log.made and not spec.view]
-            touched = [log.reference(t) for t in written]
+            affected = [log.reference(t) for t in written]
             log.writes([*written, *fresh])
             if spec.view and made and log.storage(made[0]) != log.storage(tensors_in(args)[0]):
                 log.add("lost", "a view that has another storage than its tensor")
             name = spec.name.removeprefix("aten.")
             log.operators[name] += 1
-            log.add("operator", name, *self.given, [log.reference(t) for t in made], touched)
+            log.add("operator", name, *self.given, [log.reference(t) for t in made], affected)
             self._hooks()
         self._notes()
 
@@ -204,10 +196,10 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         self._notes()
         rows = []
         for one in parameters(optimizer):
-            if one.grad is not None:
-                self._meet(one.grad, "gradient")
-            held = None if one.grad is None else self.log.reference(one.grad)
-            rows.append([self.name(one), self.steps[self.name(one)], held])
+            grads = [] if one.grad is None else [one.grad]
+            for grad in grads:
+                self._meet(grad, "gradient")
+            rows.append([self.name(one), self.steps[self.name(one)], *map(self.log.reference, grads)])
         self.log.add("step", self.number_of(optimizer), rows)
         self.renewing.clear()
 
@@ -240,11 +232,3 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         kind = kinds.pop() if len(kinds) == 1 else ""
         claim = {"loss": kind, "total": "1" if kind == "mean" or abs(total - 1) < Fraction(1, 10**6) else "samples"}
         self.log.add("end", len(self.log.lines), dict(sorted(self.log.operators.items())), claim)
-
-
-class LoggedFake(Logging, Fake):  # type: ignore[no-untyped-call]
-    """A run without numbers that is logged."""
-
-
-class LoggedReal(Logging, Real):  # type: ignore[no-untyped-call]
-    """A run with numbers that is logged."""

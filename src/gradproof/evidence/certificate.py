@@ -1,4 +1,4 @@
-"""Checks the certificate of a training step: `python -m gradproof.evidence.step_certificate FILE`.
+"""Checks the certificate of a training step: `python -m gradproof.evidence.certificate FILE`.
 
 A certificate is the log of one run. From it alone this file works out what the gradient of each parameter is made of at
 each optimizer step: with which exact weight each sample is in it. It has laws of its own (`step_laws`), and uses the
@@ -64,11 +64,11 @@ class Malformed(Exception):
 
 
 class Contradiction(Exception):
-    """A record does not follow from those before it."""
+    """A record does not follow from those before it, or (`status`) nothing is known from there on."""
 
-
-class LostSight(Exception):
-    """The recorder lost sight of a value: nothing is known from here on."""
+    def __init__(self, why: str, status: str = REFUSED) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class TensorRecord(NamedTuple):
@@ -86,14 +86,6 @@ class StorageContent:
     version: int = 0
     written: dict[Place, Value] = field(default_factory=dict)
     views: dict[Place, Value] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class PassRecord:
-    """A backward pass: the weight of each sample in what it began at, and the gradients before it."""
-
-    weights: dict[int, Fraction]
-    before: dict[str, Items]
 
 
 def span(place: Place) -> int:
@@ -134,7 +126,7 @@ def lies(c: OperatorCall, whole: Place, part: Place, taken: int) -> bool:
     )
 
 
-class Memory:
+class LoggedMemory:
     """The tensors of the log, and what their storages hold."""
 
     def __init__(self, laws: Laws) -> None:
@@ -187,14 +179,15 @@ class StepChecker:
 
     def __init__(self) -> None:
         self.laws = Laws()
-        self.memory = Memory(self.laws)
+        self.memory = LoggedMemory(self.laws)
         self.found: dict[str, dict[str, list[str]]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self.types: dict[int, str] = {}
         self.reads, self.numbers = 0, 0
         self.versions: dict[str, int] = {}
-        self.passes: list[PassRecord] = []
+        self.passes: list[tuple[dict[int, Fraction], dict[str, Items]]] = []
+        """Of each backward pass the weight of each sample in what it began at, and the gradients before it."""
         self.shares: dict[tuple[str, int], set[Fraction]] = {}
         self.gained: set[str] = set()
         self.losses: set[str] = set()
@@ -220,9 +213,8 @@ class StepChecker:
                 if (kind == FORMAT) != (number == 0) or self.ended:
                     raise Malformed(f"record {number} is out of place")
                 rules[kind](*([rest[0] - number, *rest[1:]] if kind == "end" else rest))
-        except (Contradiction, LostSight) as found:
-            status = REFUSED if isinstance(found, Contradiction) else OPEN
-            self.found = {name: {status: [f"record {number}: {found}"]} for name in OBLIGATIONS}
+        except Contradiction as found:
+            self.found = {name: {found.status: [f"record {number}: {found}"]} for name in OBLIGATIONS}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
             raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {found}") from found
         else:
@@ -239,7 +231,7 @@ class StepChecker:
 
     def lost(self, *why: str) -> None:
         """The recorder lost sight of a value."""
-        raise LostSight(why[-1])
+        raise Contradiction(why[-1], OPEN)
 
     def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         """A tensor."""
@@ -255,15 +247,12 @@ class StepChecker:
         if kind == "data":
             name, axis, owners, least = rest
             each = shape[axis] // len(owners) if axis >= 0 else 0
-            part = (*shape[:axis], each, *shape[axis + 1 :]) if axis >= 0 else shape
-            if (
-                len(set(owners)) != len(owners)
-                or min(owners) < 0
-                or (each * len(owners) != shape[axis] if axis >= 0 else owners[1:])
-            ):
+            if len(set(owners)) != len(owners) or min(owners) < 0 or (axis >= 0 and each * len(owners) != shape[axis]):
                 raise Contradiction("data whose rows are not those of its samples")
+            part = (*shape[:axis], each, *shape[axis + 1 :])
             term = self.laws.make("data", (name, tensor.dtype, least), (), part)
-            value = Contents(dict.fromkeys([(term, owner) for owner in owners], Fraction(1)), axis, each)
+            rows = Contents(dict.fromkeys([(term, owner) for owner in owners], Fraction(1)), axis, each)
+            value = rows if axis >= 0 else Unfollowed("a sample that has no axis of samples")
         elif kind == "parameter":
             if rest[0] in self.versions or rest[1]:
                 raise Contradiction(f"{rest[0]} is made twice")
@@ -272,7 +261,8 @@ class StepChecker:
             plain = Fraction(*map(int, rest[0].split("/"))) if kind == "number" else None
             value = self.laws.leaf("constant", rest[0], shape) if plain is None else self.laws.number(plain)
         before = self.memory.read(tensor)
-        if (held.written and not writes) or (writes and isinstance(before, Contents) and before.owned):
+        made = isinstance(before, Contents) and before.owned and kind != "parameter"
+        if made if writes else held.written:
             raise Contradiction("something that is no operator writes over what one made")
         if writes:
             held.version += 1
@@ -298,7 +288,7 @@ class StepChecker:
         known = listed or name in KNOWN
         if known and [t.storage for t in others] != [t.storage for t in targets]:
             raise Contradiction(f"{full} writes other tensors than it has to")
-        if name in tables.VIEWS or name in ("detach", "alias") or (name in tables.SAME and results == args[:1]):
+        if name in tables.VIEWS or (not inside and self.aliases(args, results)):
             self.views(name, args, named, [self.memory.tensor(one) for one in results])
             return
         if name == "_local_scalar_dense":
@@ -311,6 +301,11 @@ class StepChecker:
         for tensor, value in zip(made, [one for own in found for one in own], strict=True):
             self.memory.write(tensor, value)
             self.narrow(tensor, value)
+
+    def aliases(self, args: list[Any], results: list[Any]) -> bool:
+        """Whether a result lies in the storage of the first argument."""
+        both = [int(next(iter(one))) for one in (*args[:1], *results[:1]) if is_reference(one)]
+        return len(both) == 2 and len({self.memory.tensors[number].storage for number in both}) == 1
 
     def rises(self, tensors: Sequence[TensorRecord]) -> None:
         """The storages of tensors have another version."""
@@ -356,15 +351,16 @@ class StepChecker:
         """Results that share the storage of the argument, and lie where they have to."""
         whole, taken = self.memory.tensor(args[0]), 0
         if len(args) > 1 and isinstance(args[1], str):
-            raise LostSight("the bytes of a tensor are read as another type")
+            raise Contradiction("the bytes of a tensor are read as another type", OPEN)
         held = self.memory.storages[whole.storage]
         for tensor, value in zip(made, self.values(name, args, named, made), strict=True):
             c = OperatorCall(name, [], [whole.place[1]], args, named, [tensor.place[1]])
-            if tensor.storage != whole.storage or not lies(c, whole.place, tensor.place, taken):
+            known = name in tables.VIEWS or name in tables.SAME
+            if tensor.storage != whole.storage or (known and not lies(c, whole.place, tensor.place, taken)):
                 raise Contradiction(f"the result of {name} does not lie where it has to")
             taken += 1 if name == "unbind" else tensor.place[1][tables.cut_axis(c)] if name.startswith("split") else 0
             if tensor.place not in held.written:
-                held.views.setdefault(tensor.place, value)
+                held.views.setdefault(tensor.place, value if known else Unfollowed(name))
 
     # Backward passes and optimizer steps
 
@@ -392,27 +388,30 @@ class StepChecker:
                 while term not in self.laws.kinds and self.laws.keys[term][0] in tables.VIEWS:
                     term = self.laws.keys[term][2][0]
                 self.losses.add(self.laws.kinds.get(term, ""))
-        self.passes.append(PassRecord(weights, self.held(gradients)))
+        self.passes.append((weights, self.held(gradients)))
 
     def after(self, gradients: list[Any], returned: list[Any]) -> None:
         """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
-        own = self.passes[-1]
+        weights, before = self.passes[-1]
         for name, items in [*self.held(gradients).items(), *self.held([("", one) for one in returned]).items()]:
             for (term, owner), by in items.items():
-                gain = by - own.before.get(name, {}).get((term, owner), Fraction(0))
-                if gain and own.weights.get(owner):
+                gain = by - before.get(name, {}).get((term, owner), Fraction(0))
+                if gain and weights.get(owner):
                     self.gained.add(name)
-                    self.shares.setdefault((name, term), set()).add(gain / own.weights[owner])
+                    self.shares.setdefault((name, term), set()).add(gain / weights[owner])
 
     def step(self, optimizer: int, rows: list[Any]) -> None:
         """An optimizer steps: what its gradients are made of."""
         at, size = len(self.steps), self.run["accum_steps"] * self.run["micro_batch_size"]
         last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
-        window = {owner for own in self.passes for owner in own.weights}
+        window = {owner for weights, _ in self.passes for owner in weights}
         found, sums = dict[int, set[Fraction]](), dict[str, Contents]()
         if optimizer:
             self.note(OPEN, "several optimizers")
-        for name, version, one in rows:
+        if at >= self.run["windows"] + bool(self.run["tail"]):
+            raise Contradiction("more optimizer steps than windows", OPEN)
+        for name, version, *grads in rows:
+            one = grads[0] if grads else None
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
             value = Unfollowed(f"the gradient of {name} is not handed on") if one is None else self.memory.sum_of(one)
