@@ -196,16 +196,23 @@ class StepChecker:
         self.ended = self.blind = False
 
     def note(self, status: str, why: str, *names: str) -> None:
-        """Something that keeps obligations from being accepted. Where a value is not known, its lack is no refusal."""
+        """Something that keeps obligations from being accepted."""
         for name in names or OBLIGATIONS:
             self.found[name].setdefault(status, []).append(why)
+
+    def unknown(self, why: str, *names: str) -> None:
+        """A value is not known: what seems to be missing from here on is no reason to refuse."""
+        self.note(OPEN, why, *names)
+        self.blind = True
 
     def check(self, lines: Sequence[str]) -> None:
         """Check every record. Raises Malformed for one that is none."""
         rules: dict[str, Callable[..., None]] = {
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
             "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end, "read": self.read,
-            "hook": self.hook, "lost": self.lost, FORMAT: self.run.update,
+            "hook": lambda at: self.unknown(f"the user's code runs inside of a backward pass: {at}", EQUAL, CLIP),
+            "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
+            "lost": self.lost, FORMAT: self.run.update,
         }  # fmt: skip
         try:
             for number, line in enumerate(lines):
@@ -224,10 +231,6 @@ class StepChecker:
     def read(self, at: str, how: str) -> None:
         """Python has read numbers."""
         self.reads += 1
-
-    def hook(self, at: str) -> None:
-        """Code of the user's runs inside of a backward pass: what it makes of a gradient is not what autograd makes."""
-        self.note(OPEN, f"code of the user's runs inside of a backward pass, at {at}", EQUAL, CLIP)
 
     def lost(self, *why: str) -> None:
         """The recorder lost sight of a value."""
@@ -378,12 +381,11 @@ class StepChecker:
             factor = self.laws.plain(seed) if isinstance(seed, Contents) else None
             if isinstance(value, Unfollowed) or value.factors or factor is None:
                 why = str(value) if isinstance(value, Unfollowed) else "a loss that is no plain sum"
-                self.note(OPEN, why, EQUAL, DATA, STALE, CLIP)
-                self.blind = True
+                self.unknown(why, EQUAL, DATA, STALE, CLIP)
                 continue
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in weights:
-                    self.note(OPEN, "a loss with several terms of a sample, or with terms of none", EQUAL)
+                    self.unknown("a loss with several terms of a sample, or of none or of several", EQUAL, DATA, STALE)
                 weights[owner] = by * factor
                 while term not in self.laws.kinds and self.laws.keys[term][0] in tables.VIEWS:
                     term = self.laws.keys[term][2][0]
@@ -406,10 +408,8 @@ class StepChecker:
         last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
         window = {owner for weights, _ in self.passes for owner in weights}
         found, sums = dict[int, set[Fraction]](), dict[str, Contents]()
-        if optimizer:
-            self.note(OPEN, "several optimizers")
-        if at >= self.run["windows"] + bool(self.run["tail"]):
-            raise Contradiction("more optimizer steps than windows", OPEN)
+        if optimizer or at >= self.run["windows"] + bool(self.run["tail"]):
+            raise Contradiction("several optimizers, or more optimizer steps than windows", OPEN)
         for name, version, *grads in rows:
             one = grads[0] if grads else None
             if self.versions.get(name, 0) != version:
@@ -464,10 +464,12 @@ class StepChecker:
 
     def clipped(self, gradients: dict[str, Contents], window: set[int]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
-        factors = {term for value in gradients.values() for term, _ in value.factors}
+        several = {term for value in gradients.values() for term, owner in value.items if owner == SEVERAL}
+        scaled = [*gradients.values(), *self.laws.aggregates(several)]
+        factors = {term for value in scaled for term, _ in value.factors}
         self.applied |= factors
         applied = {key: by for value in gradients.values() for key, by in value.items.items()}
-        sums = self.laws.aggregates(factors | {term for term, owner in applied if owner == SEVERAL})
+        sums = self.laws.aggregates(factors)
         owned = [{key: by for key, by in one.items.items() if key[1] >= 0} for one in sums]
         for own in (own for own in owned if own):
             parts = Counter(term for term, _ in own)

@@ -12,8 +12,10 @@ from typing import Any
 
 import certificates
 import pytest
+import torch
 import whole_models
 from certificates import Records, consistent, operators, places, records_of, sealed, statuses, text
+from torch import nn
 
 from gradproof.evidence import certificate
 from gradproof.evidence.certificate import ACCEPTED, MALFORMED, OBLIGATIONS, OPEN, REFUSED, checked, main
@@ -86,6 +88,55 @@ def test_no_bug_of_the_loops_is_accepted(loop: str, tmp_path: Path) -> None:
 def test_labels_that_may_be_ignored_are_not_checked() -> None:
     data = certificates.text_of(whole_models.loop(lambda: whole_models.Llama(layers=1)), fake=True)
     assert set(statuses(data).values()) == {OPEN}
+
+
+def closure(run: Any) -> None:
+    """Backward passes inside of the step."""
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in torch.randn(run.samples, 3).split(run.effective_batch_size):
+
+        def losses(x: torch.Tensor = x) -> float:
+            optimizer.zero_grad()
+            for part in x.split(run.micro_batch_size):
+                (net(part).mean() / run.accum_steps).backward()
+            return 0.0
+
+        optimizer.step(losses)
+
+
+def plain_loop(run: Any, how: str) -> None:
+    """A loop that is right, or may be, in a way that the checker does not follow."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4) if how == "norm" else nn.Identity(), nn.Linear(4, 2))
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in ((net[0], net[2]) if how == "two" else (net,))]
+    for p in net.parameters() if how == "hook" else ():
+        p.register_hook(lambda grad: grad / run.accum_steps)
+    x = torch.randn(run.samples, 3)
+    for i, part in enumerate(x.split(run.micro_batch_size)):
+        loss = net(part).square().mean()
+        if how == "mean":
+            loss = net(part).mean(0).square().sum()
+        elif how == "penalty":
+            loss = loss + net[0].weight.square().sum()
+        elif how == "position":
+            loss = (net(part).square().mean(1) * torch.arange(1, len(part) + 1)).mean()
+        (loss / (1 if how == "hook" else run.accum_steps)).backward()
+        if (i + 1) % run.accum_steps == 0:
+            for optimizer in optimizers:
+                optimizer.step()
+            net.zero_grad()
+
+
+@pytest.mark.parametrize("how", ["closure", "norm", "two", "hook", "mean", "penalty", "position"])
+def test_what_the_checker_does_not_follow_is_not_checked(how: str) -> None:
+    data = certificates.text_of(closure if how == "closure" else lambda run: plain_loop(run, how))
+    found = statuses(data)
+    assert found[EQUAL] == OPEN
+    assert REFUSED not in found.values()
+
+
+def test_the_loop_of_these_tests_is_accepted_where_nothing_is_in_the_way() -> None:
+    assert statuses(certificates.text_of(lambda run: plain_loop(run, ""))) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
 
 
 # -- Records that were tampered with. Each kind is tried as it is, and with versions and counts made consistent again.

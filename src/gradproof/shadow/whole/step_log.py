@@ -226,6 +226,8 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         """The function has returned: log the laws by name, and what the losses claim to be."""
         super().end()
         self._notes()
+        if self.facts.repeated or self.facts.again:
+            self.log.add("repeat", str(self.facts.repeated or "a generator"))
         first = [root for window, root in self.facts.roots if window == 0]
         kinds = {self.laws.reduced.get(self.terms.bare(term)[0], (None, ""))[1] for root in first for term in root}
         total = sum((by for root in first for by in root.values()), Fraction(0))
