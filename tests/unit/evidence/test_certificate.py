@@ -17,9 +17,12 @@ import whole_models
 from certificates import Records, consistent, operators, places, records_of, sealed, statuses, text
 from torch import nn
 
+from gradproof.core.errors import GradproofError
 from gradproof.evidence import certificate
 from gradproof.evidence.certificate import ACCEPTED, MALFORMED, OBLIGATIONS, OPEN, REFUSED, checked, main
-from gradproof.shadow.request import function_of, load
+from gradproof.shadow.request import Request, function_of, load
+from gradproof.shadow.verify.check import logged
+from gradproof.shadow.whole.facts import Hints
 from tests.loops.mutants import MUTANTS, apply
 
 DATA, EQUAL, STALE, WIDTH, CLIP = OBLIGATIONS
@@ -417,3 +420,19 @@ def test_check_writes_a_certificate_that_the_checker_accepts(tmp_path: Path) -> 
     assert judged.returncode == 0
     assert [line.split()[1] for line in judged.stdout.splitlines()[: len(OBLIGATIONS)]] == [ACCEPTED] * len(OBLIGATIONS)
     assert len(judged.stdout.splitlines()) <= 12
+
+
+def test_a_run_that_ends_with_an_error_has_no_certificate(tmp_path: Path) -> None:
+    def fails(run: Any) -> None:
+        raise ValueError("no data")
+
+    path = tmp_path / "step.cert"
+    note = logged(fails, Request(certificate=str(path)), Hints())
+    assert note.startswith("no certificate: ")
+    assert not path.exists()
+
+
+def test_a_certificate_of_several_ranks_is_not_asked_for() -> None:
+    with pytest.raises(GradproofError) as refused:
+        Request(ranks=2, certificate="x")
+    assert refused.value.code == "GP406"
