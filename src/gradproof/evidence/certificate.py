@@ -96,34 +96,25 @@ def span(place: Place) -> int:
 def lies(c: OperatorCall, whole: Place, part: Place, taken: int) -> bool:
     """Whether a view lies where the operator puts it. `taken`: the rows of the views before it."""
     (start, shape, stride), (offset, own, steps) = whole, part
-    if c.name in tables.SAME or c.name in tables.RESHAPED:
-        return whole == part or (
-            c.name in tables.RESHAPED and (offset, prod(own), span(part)) == (start, prod(shape), span(whole))
-        )
+    if c.name in tables.SAME:
+        return whole == part
+    if c.name in tables.RESHAPED:
+        return (offset, prod(own), span(part)) == (start, prod(shape), span(whole))
     (ins,), outs = tables.LAWS[c.name].letters(c)
-    axis, step = tables.cut_axis(c) if c.name in tables.CUTS else -1, 1
-    if c.name in ("select", "slice"):
-        taken = (c.arg(2, "index") or 0) if c.name == "select" else (c.arg(2, "start") or 0)
-        taken, step = (
-            min(taken + shape[axis] * (taken < 0), shape[axis]),
-            c.arg(4, "step", 1) if c.name == "slice" else 1,
-        )
+    axis = tables.cut_axis(c) if c.name in tables.CUTS else -1
+    rows = range(shape[axis]) if axis >= 0 else range(0)
     if c.name == "slice":
-        last = c.arg(3, "end")
-        last = shape[axis] if last is None else min(last + shape[axis] * (last < 0), shape[axis])
-        if own[axis] != max(0, -(-(last - taken) // step)):
-            return False
+        rows = rows[c.arg(2, "start") : c.arg(3, "end") : c.arg(4, "step", 1)]
+    elif c.name == "select":
+        rows = rows[c.arg(2, "index") :][:1]
+    elif axis >= 0:
+        rows = rows[taken:][: own[axis] if c.name.startswith("split") else 1]
     for x, n, by in zip(outs[0], own, steps, strict=True):
         at = axis if x == "P" else -1 if x == "1" else ins.find(x)
-        if n != 1 and (
-            by != (stride[at] * (step if x == "P" else 1) if at >= 0 else 0)
-            or (at >= 0 and x != "P" and n != shape[at])
-        ):
+        right = (len(rows), stride[at] * rows.step) if x == "P" else (shape[at], stride[at]) if at >= 0 else (n, 0)
+        if (n != 1 or x == "P") and (n, by) != right:
             return False
-    return (
-        bool(offset == start + (taken * stride[axis] if axis >= 0 else 0))
-        and span(part) <= start + span(whole) - offset
-    )
+    return offset == start + (rows.start * stride[axis] if axis >= 0 else 0)
 
 
 class LoggedMemory:
@@ -200,9 +191,9 @@ class StepChecker:
         for name in names or OBLIGATIONS:
             self.found[name].setdefault(status, []).append(why)
 
-    def unknown(self, why: str, *names: str) -> None:
-        """A value is not known: what seems to be missing from here on is no reason to refuse."""
-        self.note(OPEN, why, *names)
+    def unknown(self, why: str) -> None:
+        """A value is not known: what seems to be missing from here on is no reason to refuse, and none to accept."""
+        self.note(OPEN, why, EQUAL, DATA, STALE, CLIP)
         self.blind = True
 
     def check(self, lines: Sequence[str]) -> None:
@@ -210,7 +201,7 @@ class StepChecker:
         rules: dict[str, Callable[..., None]] = {
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
             "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end, "read": self.read,
-            "hook": lambda at: self.unknown(f"the user's code runs inside of a backward pass: {at}", EQUAL, CLIP),
+            "hook": lambda at: self.unknown(f"the user's code runs inside of a backward pass: {at}"),
             "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
             "lost": self.lost, FORMAT: self.run.update,
         }  # fmt: skip
@@ -381,11 +372,11 @@ class StepChecker:
             factor = self.laws.plain(seed) if isinstance(seed, Contents) else None
             if isinstance(value, Unfollowed) or value.factors or factor is None:
                 why = str(value) if isinstance(value, Unfollowed) else "a loss that is no plain sum"
-                self.unknown(why, EQUAL, DATA, STALE, CLIP)
+                self.unknown(why)
                 continue
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in weights:
-                    self.unknown("a loss with several terms of a sample, or of none or of several", EQUAL, DATA, STALE)
+                    self.unknown("a loss with several terms of a sample, or of none or of several")
                 weights[owner] = by * factor
                 while term not in self.laws.kinds and self.laws.keys[term][0] in tables.VIEWS:
                     term = self.laws.keys[term][2][0]
@@ -444,11 +435,11 @@ class StepChecker:
             if older:
                 self.note(REFUSED, f"{what} is made of an older {min(older)}", STALE, EQUAL)
             if owner == SEVERAL:
-                self.note(OPEN, f"{what}: {self.laws.keys[term][0]} of several samples", EQUAL, STALE, DATA)
-            elif owner not in window and not (self.blind and owner != NOBODY):
-                self.note(
-                    REFUSED, f"{what} has a part of {f'sample {owner}' if owner >= 0 else 'no sample'}", STALE, EQUAL
-                )
+                self.unknown(f"{what}: {self.laws.keys[term][0]} of several samples")
+            elif owner == NOBODY:
+                self.note(OPEN, f"{what} has a part of no sample", STALE, EQUAL)
+            elif owner not in window and not self.blind:
+                self.note(REFUSED, f"{what} has a part of sample {owner}", STALE, EQUAL)
             else:
                 by_term.setdefault(term, set()).add(owner)
                 shares = self.shares.get((name, term)) or self.shares.get(("", term)) or set()

@@ -72,6 +72,13 @@ def test_a_gpt_is_accepted_and_without_1_over_n_refused() -> None:
     assert statuses(found[1]) == dict.fromkeys(OBLIGATIONS, ACCEPTED) | {EQUAL: REFUSED}
 
 
+@pytest.mark.parametrize("loop", ["plain", "plain_mlp", "plain_third", "plain_ema", "plain_master", "plain_checkpoint"])
+def test_the_loops_are_accepted(loop: str) -> None:
+    path = LOOPS / f"{loop}.py"
+    data = certificates.text_of(function_of(load(path), "train", str(path)), accum_steps=3, tail=2)
+    assert statuses(data) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
+
+
 @pytest.mark.parametrize("loop", ["plain", "plain_mlp"])
 def test_no_bug_of_the_loops_is_accepted(loop: str, tmp_path: Path) -> None:
     """Every bug of the catalogue that concerns an obligation, but for writes that no operator makes."""
