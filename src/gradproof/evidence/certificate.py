@@ -35,7 +35,7 @@ from gradproof.evidence.step_laws import (
     is_reference,
 )
 
-FORMAT = "gradproof-certificate/1"
+FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
 ACCEPTED, OPEN, REFUSED = "accepted", "not checked", "refused"
 CODES = {REFUSED: 1, OPEN: 4, ACCEPTED: 0}

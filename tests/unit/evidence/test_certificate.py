@@ -412,7 +412,7 @@ def test_the_checker_needs_nothing_but_the_standard_library() -> None:
     own = {"gradproof", "gradproof.evidence", "gradproof.evidence.certificate", "gradproof.evidence.step_laws"}
     assert {name for name in loaded if name.startswith("gradproof")} == own
     assert not loaded & {"torch", "numpy", "z3", "pydantic", "click"}
-    assert certificate.FORMAT.startswith("gradproof-certificate/")
+    assert certificate.FORMAT.startswith("gradproof-step-log/")
 
 
 def test_check_writes_a_certificate_that_the_checker_accepts(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.unseen import call_site, parameters
 from gradproof.shadow.whole.values import Value
 
-FORMAT = "gradproof-certificate/1"
+FORMAT = "gradproof-step-log/1"
 
 
 class StepLog:
