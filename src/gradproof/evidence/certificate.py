@@ -184,7 +184,7 @@ class StepChecker:
         self.losses: set[str] = set()
         self.applied: set[int] = set()
         self.steps: list[dict[int, Fraction]] = []
-        self.ended = self.blind = False
+        self.ended = self.blind = self.running = False
 
     def note(self, status: str, why: str, *names: str) -> None:
         """Something that keeps obligations from being accepted."""
@@ -363,8 +363,15 @@ class StepChecker:
         found = {name: self.memory.sum_of(reference) for name, reference in gradients}
         return {name: value.items for name, value in found.items() if isinstance(value, Contents)}
 
+    def turns(self, running: bool) -> None:
+        """A backward pass begins or ends: one inside of another is not followed, nor a step inside of one."""
+        if self.running == running:
+            raise Contradiction("a backward pass inside of another, or without its end", OPEN)
+        self.running = running
+
     def backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
         """A backward pass begins: how its loss weighs each sample."""
+        self.turns(True)
         weights = dict[int, Fraction]()
         values = [self.memory.sum_of(one) for one in (*roots, *seeds)]
         ones: list[Value] = [self.laws.number(1)] * len(roots)
@@ -385,6 +392,7 @@ class StepChecker:
 
     def after(self, gradients: list[Any], returned: list[Any]) -> None:
         """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
+        self.turns(False)
         weights, before = self.passes[-1]
         for name, items in [*self.held(gradients).items(), *self.held([("", one) for one in returned]).items()]:
             for (term, owner), by in items.items():
@@ -399,8 +407,8 @@ class StepChecker:
         last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
         window = {owner for weights, _ in self.passes for owner in weights}
         found, sums = dict[int, set[Fraction]](), dict[str, Contents]()
-        if optimizer or at >= self.run["windows"] + bool(self.run["tail"]):
-            raise Contradiction("several optimizers, or more optimizer steps than windows", OPEN)
+        if optimizer or self.running or at >= self.run["windows"] + bool(self.run["tail"]):
+            raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
         for name, version, *grads in rows:
             one = grads[0] if grads else None
             if self.versions.get(name, 0) != version:
@@ -471,8 +479,14 @@ class StepChecker:
             elif len({by / applied[key] if key in applied else None for key, by in own.items()}) > 1:
                 self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
         alike = len({value.factors for value in gradients.values()}) == 1
+        alike &= all(abs(power) == 1 for value in gradients.values() for _, power in value.factors)
         if factors and (not alike or set(applied) - {key for own in owned for key in own}):
-            self.note(OPEN, "gradients are scaled by different numbers, or by one that is not made of all", CLIP, EQUAL)
+            self.note(
+                OPEN,
+                "gradients are scaled by different numbers, twice by one, or by one that is not made of all",
+                CLIP,
+                EQUAL,
+            )
 
     def stepped(self, own: list[Any], rest: list[Any]) -> None:
         """An optimizer has stepped: parameters and states are others."""

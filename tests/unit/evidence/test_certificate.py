@@ -259,6 +259,12 @@ def part_of_clip(records: Records) -> None:
     records[stack][2][0].pop()
 
 
+def clip_twice(records: Records) -> None:
+    """The gradients are scaled twice by one number."""
+    at = next(operators(records, "_foreach_mul_"))
+    records.insert(at, json.loads(json.dumps(records[at])))
+
+
 def clip_early(records: Records) -> None:
     """The norm is made before the last micro-batch."""
     first, norm = passes(records)[3][0], next(operators(records, "_foreach_norm"))
@@ -281,6 +287,11 @@ def narrow_sum(records: Records) -> None:
 def drop_read(records: Records) -> None:
     """Python read no number."""
     drop(records, places(records, "read")[0])
+
+
+def drop_end(records: Records) -> None:
+    """A backward pass has no end."""
+    drop(records, places(records, "ended")[2])
 
 
 def drop_operator(records: Records) -> None:
@@ -357,7 +368,7 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
     reorder: ("", REFUSED, EQUAL), other_loss: ("", REFUSED, EQUAL), summed_loss: ("", REFUSED, EQUAL),
     other_total: ("", REFUSED, EQUAL), other_run: ("", REFUSED, DATA), hidden_gradient: ("", REFUSED, EQUAL),
     forged_zero: ("", REFUSED, STALE), other_alpha: ("", REFUSED, EQUAL), scaled_gradient: ("", REFUSED, EQUAL),
-    lost_sight: ("", OPEN, EQUAL),
+    lost_sight: ("", OPEN, EQUAL), drop_end: ("", OPEN, EQUAL), clip_twice: ("", OPEN, CLIP),
 }  # fmt: skip
 """Each with the loop, and what becomes of one obligation at least where everything else was made consistent."""
 
