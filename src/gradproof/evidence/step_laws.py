@@ -1,21 +1,24 @@
 """The laws of the checker of certificates: what an operator makes of samples, written from torch's documentation.
 
 A law gives each axis of arguments and results a letter. Samples may lie along an axis with a small letter: then the
-operator does the same to the rows of each sample. A result without that letter is the sum over the samples.
+operator does the same to the rows of each sample. A result without that letter is the sum over the samples. In the
+text of a law a dot is all axes that have no letter of their own, and a bar is those axes where the ones that an
+argument names are large.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import prod
+from math import isfinite, prod
 from typing import Any, NamedTuple
 
 NOBODY, SEVERAL = -1, -2
 Shape = tuple[int, ...]
+Place = tuple[int, Shape, Shape]
+"""Where a tensor lies in its storage: offset, sizes and strides, in elements."""
 Items = dict[tuple[int, int], Fraction]
 """Term and sample to coefficient."""
 
@@ -26,7 +29,7 @@ class Unfollowed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a tensor holds: a sum of terms, each of one sample, of none or of several, times powers of scalars.
+    """What a tensor holds: a sum of terms, each of one sample, of none or of several, all times the term `factor`.
 
     Where there is an `axis`, the samples lie along it in order, `each` rows each, with one term and one coefficient.
     """
@@ -34,12 +37,12 @@ class Contents:
     items: Items
     axis: int = -1
     each: int = 0
-    factors: frozenset[tuple[int, int]] = frozenset()
+    factor: int = 0
 
     @property
     def owned(self) -> bool:
         """Whether samples are in it."""
-        return any(owner != NOBODY for _, owner in self.items) or bool(self.factors)
+        return self.factor != 0 or any(owner != NOBODY for _, owner in self.items)
 
     @property
     def owners(self) -> tuple[int, ...]:
@@ -81,210 +84,113 @@ def bared(value: Any) -> Any:
     return [bared(one) for one in value] if isinstance(value, list) else value
 
 
-Letters = tuple[list[str], list[str]]
+def span(place: Place) -> int:
+    """Elements from the first to the last of a tensor, both included."""
+    return 0 if 0 in place[1] else 1 + sum((n - 1) * by for n, by in zip(place[1], place[2], strict=True))
+
+
+def dense(place: Place) -> bool:
+    """Whether a tensor has every element from its first to its last, once."""
+    rows = sorted((by, n) for n, by in zip(place[1], place[2], strict=True) if n != 1)
+    return all(by == prod(n for _, n in rows[:at]) for at, (by, _) in enumerate(rows))
+
+
 SMALL, LARGE = "abcdefghij", "QRSTUVWXYZ"
 
 
-def elements(c: OperatorCall, wide: Shape = ()) -> Letters:
-    """An operator on elements: arguments are right-aligned, and an axis of one row is repeated."""
-    wide = wide or c.outs[0]
-
-    def letters(shape: Shape) -> str:
-        skip = len(wide) - len(shape)
-        return "".join(SMALL[skip + i] if n == wide[skip + i] else "1" for i, n in enumerate(shape))
-
-    return [letters(shape) for shape in c.shapes], [SMALL[: len(wide)]] * len(c.outs)
-
-
-def axes(dims: Any, rank: int) -> list[int]:
-    """Dimensions of an operator as axes; none are all."""
-    if dims is None or dims == []:
-        return list(range(rank))
-    return [dim % rank for dim in ([dims] if isinstance(dims, int) else dims)] if rank else []
-
-
-def closed(text: str, dims: Iterable[int]) -> str:
-    """Letters with those of some axes large: the rows of such an axis meet, and no samples may lie there."""
-    return "".join(LARGE[i] if i in set(dims) else x for i, x in enumerate(text))
-
-
-def along(at: int) -> Callable[[OperatorCall], Letters]:
-    """An operator along the axis that an argument names, whose rows meet."""
-
-    def law(c: OperatorCall) -> Letters:
-        text = closed(SMALL[: len(c.shapes[0])], axes(c.arg(at, "dim"), len(c.shapes[0])))
-        return [text] * len(c.shapes), [text] * len(c.outs)
-
-    return law
-
-
-def reduced(c: OperatorCall) -> Letters:
-    """A sum or a mean over axes."""
-    rank = len(c.shapes[0])
-    gone, kept = axes(c.arg(1, "dim"), rank), len(c.outs[0]) == rank
-    return [SMALL[:rank]], ["".join("1" if i in gone else SMALL[i] for i in range(rank) if kept or i not in gone)]
-
-
-def fixed(text: str) -> Callable[[OperatorCall], Letters]:
-    """Letters that are always the same."""
-    ins, outs = (side.split(",") for side in text.split("->"))
-    return lambda c: (ins, outs)
-
-
-def biased(c: OperatorCall) -> Letters:
-    """A product of matrices and a bias, which is added once: nothing is summed over samples."""
-    return ["nm"[2 - len(c.shapes[0]) :], "nK", "Km"], ["nm"]
-
-
-def normed(c: OperatorCall) -> Letters:
-    """Layer norm over the last axes; mean and rstd have one row there. Backward: weight and bias get sums over rows."""
-    back = c.name.endswith("_backward")
-    inner = LARGE[: len(c.args[2 if back else 1])]
-    lead = SMALL[: len(c.shapes[0]) - len(inner)]
-    row, one = lead + inner, lead + "1" * len(inner)
-    if back:
-        return [row, row, one, one, *[inner] * (len(c.shapes) - 4)], [row, inner, inner]
-    return [row] + [inner] * (len(c.shapes) - 1), [row, one, one]
-
-
-def looked_up(c: OperatorCall) -> Letters:
-    """Embedding: rows of a table by index. Backward: the rows of the gradient are added up by index."""
-    index = SMALL[: len(c.shapes[1])]
-    return ([index + "D", index], ["VD"]) if c.name.endswith("_backward") else (["VD", index], [index + "D"])
-
-
-def labelled(c: OperatorCall) -> Letters:
-    """Negative log-likelihood of rows with a label each. The second result counts the labels."""
-    back = c.name.endswith("_backward")
-    own = "n" if len(c.shapes[back]) == 2 else ""
-    kept = own if c.arg(3 + back, "reduction") == 0 else ""
-    return ([kept, own + "C", own, ""], [own + "C"]) if back else ([own + "C", own], [kept, ""])
-
-
-def compared(c: OperatorCall) -> Letters:
-    """A loss of pairs of elements: by element, or one sum or mean of them."""
-    ins, outs = elements(c, c.shapes[0])
-    return ins, outs if c.arg(2, "reduction", 1) == 0 else [""]
-
-
-def moved(c: OperatorCall) -> Letters:
-    """Axes in another order, left out, put in, or repeated."""
-    rank, shape, out = len(c.shapes[0]), c.shapes[0], c.outs[0]
-    text, order = SMALL[:rank], list(range(rank))
-    if c.name == "permute":
-        order = axes(c.args[1], rank)
-    elif c.name in ("t", "transpose") and rank > 1:
-        left, right = axes([0, 1] if c.name == "t" else c.args[1:3], rank)
-        order[left], order[right] = right, left
-    elif c.name == "squeeze":
-        gone = [i for i in axes(c.arg(1, "dim"), rank) if shape[i] == 1]
-        order = [i for i in order if i not in gone]
-    elif c.name == "unsqueeze":
-        at = c.args[1] % len(out)
-        return [text], [text[:at] + "1" + text[at:]]
-    elif c.name == "expand":
-        skip = len(out) - rank
-        kept = [i >= skip and shape[i - skip] == n for i, n in enumerate(out)]
-        outer = "".join(text[i - skip] if own else "1" for i, own in enumerate(kept))
-        return ["".join(x if kept[skip + i] else "1" for i, x in enumerate(text))], [outer]
-    return [text], ["".join(text[i] for i in order)]
-
-
-def cut_axis(c: OperatorCall) -> int:
-    """The axis that an operator cuts."""
-    rank = len((c.outs if c.name.endswith("_backward") else c.shapes)[0])
-    return int(c.arg(1 if c.name in ("select", "slice", "unbind") else 2, "dim", 0)) % rank
-
-
-def cut(c: OperatorCall) -> Letters:
-    """Parts of an axis, or one row of it; backward: among zeros. An axis that is cut has no samples here."""
-    back, axis = c.name.endswith("_backward"), cut_axis(c)
-    whole = closed(SMALL[: len((c.outs if back else c.shapes)[0])], [axis])
-    part = whole[:axis] + ("" if c.name.startswith(("select", "unbind")) else "P") + whole[axis + 1 :]
-    return ([part], [whole]) if back else ([whole], [part] * len(c.outs))
-
-
-def joined(c: OperatorCall) -> Letters:
-    """Tensors side by side along an axis."""
-    whole = closed(SMALL[: len(c.outs[0])], axes(c.arg(1, "dim", 0), len(c.outs[0])))
-    return [whole] * len(c.shapes), [whole]
-
-
-def attended(c: OperatorCall) -> Letters:
-    """Attention: samples and heads are apart, the positions of one meet. A mask is that of all samples."""
-    ins, outs = (["abXY"[: len(shape)] for shape in side] for side in (c.shapes, c.outs))
-    return [*ins[:-1], "1111"] if c.named.get("attn_mask") is not None else ins, outs
-
-
 class SampleLaw(NamedTuple):
-    """A law. `linear`: the arguments in each of which the operator is linear by itself; `joint`: in all together."""
+    """A law. `linear`: the arguments in each of which the operator is linear by itself; `joint`: in all together.
 
-    letters: Callable[[OperatorCall], Letters]
+    `dim`: the place of the argument that names axes.
+    """
+
+    text: str
     linear: tuple[int, ...] = ()
     joint: bool = False
+    dim: int = 0
+
+    def letters(self, c: OperatorCall) -> tuple[list[str], list[str]]:
+        """The letters of the axes of arguments and results. Shorter shapes are right-aligned."""
+        texts = list[str]()
+        for side, shapes in zip(self.text.split("->"), (c.shapes, c.outs), strict=True):
+            own = side.split(",")
+            texts += (own + own[-1:] * len(shapes))[: len(shapes)]
+        every = [*zip(texts, [*c.shapes, *c.outs], strict=True)]
+        leads = [shape[: len(shape) - len(text) + 1] for text, shape in every if text[0] in ".|"]
+        rank = max(map(len, leads), default=0)
+        sizes = [max(lead[at - rank] for lead in leads if len(lead) >= rank - at) for at in range(rank)]
+        dims = c.arg(self.dim, "dim", 0 if self.joint else None) if self.dim else []
+        named = range(rank) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
+        large, found = {dim % rank for dim in named if rank}, list[str]()
+        for text, shape in every:
+            skip = rank - (len(shape) - len(text) + 1)
+            if text[0] == "|":
+                kept = [at for at in range(rank) if skip <= 0 or at not in large]
+                text = "".join(LARGE[at] if at in large else SMALL[at] for at in kept)
+            elif text[0] == ".":
+                lead = "".join(SMALL[at] if shape[at - skip] == sizes[at] else "1" for at in range(skip, rank))
+                text = lead + text[1:]
+            if len(text) < len(shape):
+                raise Unfollowed(f"{c.name} of other shapes")
+            found.append(text[len(text) - len(shape) :])
+        return found[: len(c.shapes)], found[len(c.shapes) :]
 
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 OF_ELEMENTS = """
 relu gelu silu tanh sigmoid exp log log1p sqrt rsqrt reciprocal pow abs sgn sign sin cos erf clamp clamp_min clamp_max
 where masked_fill eq ne lt le gt ge logical_not logical_and bitwise_and bitwise_not maximum minimum leaky_relu elu
-hardtanh softplus cast
+hardtanh softplus cast mse_loss smooth_l1_loss huber_loss
 """
-BACKWARDS = "threshold gelu silu tanh sigmoid leaky_relu elu hardtanh softplus native_dropout mse_loss"
-ROWS: Iterable[tuple[str, SampleLaw]] = [
-    (OF_ELEMENTS, SampleLaw(elements)),
-    (" ".join(f"{name}_backward" for name in BACKWARDS.split()) + " div neg", SampleLaw(elements, (0,))),
-    ("mul", SampleLaw(elements, (0, 1))),
-    ("add sub", SampleLaw(elements, joint=True)),
-    ("_softmax _log_softmax", SampleLaw(along(1))),
-    ("_softmax_backward_data _log_softmax_backward_data", SampleLaw(along(2), (0,))),
-    ("sum mean", SampleLaw(reduced, (0,))),
-    ("mm", SampleLaw(fixed("nk,km->nm"), (0, 1))),
-    ("bmm", SampleLaw(fixed("bnk,bkm->bnm"), (0, 1))),
-    ("addmm", SampleLaw(biased)),
-    ("native_layer_norm", SampleLaw(normed)),
-    ("native_layer_norm_backward", SampleLaw(normed, (0,))),
-    ("embedding", SampleLaw(looked_up)),
-    ("embedding_dense_backward", SampleLaw(looked_up, (0,))),
-    ("nll_loss_forward", SampleLaw(labelled)),
-    ("nll_loss_backward", SampleLaw(labelled, (0,))),
-    ("mse_loss smooth_l1_loss huber_loss", SampleLaw(compared)),
-    ("t transpose permute unsqueeze squeeze expand", SampleLaw(moved, (0,))),
-    ("select slice split unbind split_with_sizes select_backward slice_backward", SampleLaw(cut, (0,))),
-    ("cat", SampleLaw(joined, joint=True)),
-    (FLASH, SampleLaw(attended)),
-    (f"{FLASH}_backward", SampleLaw(attended, (0,))),
-]
-LAWS = {name: law for names, law in ROWS for name in names.split()}
-FUNCTIONS = frozenset("norm linalg_vector_norm stack".split())  # noqa: SIM905
-"""Functions of whole gradients, which no law takes apart."""
+LINEAR = """
+threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward
+hardtanh_backward softplus_backward native_dropout_backward mse_loss_backward div neg expand
+"""
+LAWS = {
+    **dict.fromkeys(OF_ELEMENTS.split(), SampleLaw(".->.")),
+    **dict.fromkeys(LINEAR.split(), SampleLaw(".->.", (0,))),
+    "mul": SampleLaw(".->.", (0, 1)),
+    **dict.fromkeys(("add", "sub"), SampleLaw(".->.", joint=True)),
+    "cat": SampleLaw("|->|", joint=True, dim=1),
+    **dict.fromkeys(("_softmax", "_log_softmax"), SampleLaw("|->|", dim=1)),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), SampleLaw("|->|", (0,), dim=2)),
+    **dict.fromkeys(("select_backward", "slice_backward"), SampleLaw("|->|", (0,), dim=2)),
+    **dict.fromkeys(("sum", "mean"), SampleLaw(".->|", (0,), dim=1)),
+    "mm": SampleLaw("nk,km->nm", (0, 1)),
+    "bmm": SampleLaw("bnk,bkm->bnm", (0, 1)),
+    "addmm": SampleLaw("nm,nK,Km->nm"),
+    "native_layer_norm": SampleLaw(".N,N->.N,.1"),
+    "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,)),
+    "embedding": SampleLaw("VD,.->.D"),
+    "embedding_dense_backward": SampleLaw(".D,.->VD", (0,)),
+    "nll_loss_forward": SampleLaw("nC,n->n"),
+    "nll_loss_backward": SampleLaw("n,nC,n->nC", (0,)),
+    FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX"),
+    f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,)),
+}
 REDUCTIONS = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "nll_loss_forward": 3, "mse_loss_backward": 3}
 REDUCTIONS["nll_loss_backward"] = 4
 """Where the reduction of a loss stands: 0 none, 1 mean (the default), 2 sum."""
-LABELS = {"nll_loss_forward": (1, 2, 4), "nll_loss_backward": (2, 3, 5)}
-"""Where labels stand among the tensors; weights of classes, and the label that is ignored, among the arguments."""
-SAME = frozenset("detach alias clone _to_copy lift_fresh copy".split())  # noqa: SIM905
-RESHAPED = frozenset("view _unsafe_view _reshape_alias".split())  # noqa: SIM905
-CUTS = frozenset("select slice split unbind split_with_sizes".split())  # noqa: SIM905
-VIEWS = CUTS | RESHAPED | frozenset("t transpose permute unsqueeze squeeze expand".split())  # noqa: SIM905
-FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+LABELS = {"nll_loss_forward": 1, "nll_loss_backward": 2}
+"""Where labels stand. Weights of classes come next, and two further on the label that is ignored."""
+SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
 GIVEN = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
 """The place of the number that fills the result."""
+FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
 
 class Laws:
     """Terms, each once, and what operators make of them. A term of a sample names no sample.
 
-    `kinds`: whether the loss of a sample was summed up, or averaged, over samples. `sums`: the sums over samples of
-    which a term is a function. `versions`: the parameters that a term is made of. `scalars`: what scaled gradients.
+    `sums`: the sums over samples of which a term is a function. `traits`: of labels the least that they can be, and
+    whether the loss of a sample was summed up, or averaged, over samples. `scalars`: what scaled gradients.
     """
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
-        self.versions: list[frozenset[tuple[str, int]]] = []
         self.sums: dict[int, Contents] = {}
-        self.kinds: dict[int, str] = {}
+        self.traits: dict[int, Any] = {}
         self.scalars: set[int] = set()
         self.one = self.make("one")
 
@@ -294,8 +200,6 @@ class Laws:
         if key not in self.known:
             self.known[key] = len(self.keys)
             self.keys.append(key)
-            own = frozenset({attributes}) if name == "parameter" else frozenset()
-            self.versions.append(own.union(*(self.versions[kid] for kid in key[2])))
         return self.known[key]
 
     def leaf(self, name: str, attributes: Any, shape: Shape) -> Contents:
@@ -308,76 +212,76 @@ class Laws:
 
     def plain(self, value: Contents) -> Fraction | None:
         """The number that a value is everywhere, or None."""
-        known = not value.factors and all(key == (self.one, NOBODY) for key in value.items)
+        known = not value.factor and all(key == (self.one, NOBODY) for key in value.items)
         return next(iter(value.items.values()), Fraction(0)) if known else None
 
     def scaled(self, by: Fraction, term: int) -> int:
         """A term with a coefficient."""
         return term if by == 1 else self.make("times", str(by), (term,))
 
-    def named(self, value: Contents, shape: Shape) -> int:
-        """One term for a sum."""
-        rows, factors = sorted(value.items.items()), sorted(value.factors)
-        if len(rows) == 1 and not factors and rows[0][0][1] == NOBODY:
-            return self.scaled(rows[0][1], self.shaped(rows[0][0][0], shape))
-        attributes = (tuple((owner, str(by)) for (_, owner), by in rows), tuple(factors))
-        made = self.make("sum", attributes, [term for (term, _), _ in rows] + [term for term, _ in factors], shape)
-        if value.owned:
-            self.sums[made] = value
-        return made
-
     def shaped(self, term: int, shape: Shape) -> int:
         """A term; one number everywhere gets a shape."""
         return self.make("number", "", (term,), shape) if term == self.one else term
 
-    def aggregates(self, terms: Iterable[int]) -> list[Contents]:
-        """The sums over samples that terms are functions of, by any path."""
+    def named(self, value: Contents, shape: Shape) -> int:
+        """One term for a sum."""
+        rows = sorted(value.items.items())
+        if len(rows) == 1 and not value.factor and rows[0][0][1] == NOBODY:
+            return self.scaled(rows[0][1], self.shaped(rows[0][0][0], shape))
+        kids = [*(term for (term, _), _ in rows), value.factor]
+        made = self.make("sum", tuple((owner, str(by)) for (_, owner), by in rows), kids, shape)
+        if value.owned:
+            self.sums[made] = value
+        return made
+
+    def below(self, terms: Iterable[int]) -> set[int]:
+        """The terms that terms are functions of, by any path."""
         stack, seen = list(terms), set[int]()
         while stack:
             term = stack.pop()
             if term not in seen:
                 seen.add(term)
                 stack += self.keys[term][2]
-        return [self.sums[term] for term in sorted(seen & self.sums.keys())]
+        return seen
+
+    def aggregates(self, terms: Iterable[int]) -> list[Contents]:
+        """The sums over samples that terms are functions of."""
+        return [self.sums[term] for term in sorted(self.below(terms) & self.sums.keys())]
 
     def result(self, c: OperatorCall) -> list[Contents]:
         """The values of the results of an operator. Raises Unfollowed."""
         name, first = c.name, c.values[0] if c.values else ZERO
         if name in FILLED or name in GIVEN:
             by = FILLED[name] if name in FILLED else c.arg(GIVEN[name], "value")
-            if isinstance(by, int | float) and abs(by) != float("inf"):
-                return [self.number(by)]
-            return [c.values[-1] if name == "fill" else self.leaf("full", str(by), c.outs[0])]
+            if not isinstance(by, int | float):
+                raise Unfollowed(f"{name} of no number")
+            return [self.number(by) if isfinite(by) else self.leaf("full", str(by), c.outs[0])]
         if name.startswith(("empty", "new_empty")):
             raise Unfollowed(f"{name} makes memory that nothing was written to")
         if name in ("add", "sub", "mul", "div") and len(c.values) == 1:
             c = c._replace(values=[first, self.number(c.args[1])], shapes=[*c.shapes, ()])
-        if name in SAME or (name in VIEWS and self.plain(first) is not None):
-            return [first] * len(c.outs)
-        if name in RESHAPED and first.axis >= 0:
-            return [self.reshaped(c)]
-        if name in CUTS and first.axis >= 0 and cut_axis(c) == first.axis:
-            return self.rows_cut(c)
+        if name in SAME:
+            return [first]
         found = self.added(c) if name in ("add", "sub") else self.multiplied(c) if name in ("mul", "div") else None
         if found is not None:
             return [found]
         law = LAWS.get(name)
-        if any(value.axis >= 0 for value in c.values) and law is not None:
-            return self.applied(c, law)
-        if law is None and name not in FUNCTIONS | RESHAPED and any(value.owned for value in c.values):
+        if all(value.axis < 0 for value in c.values):
+            return self.shared(c, law.linear if law else ())
+        if law is None:
             raise Unfollowed(name)
-        return self.shared(c, (0,) if name in RESHAPED else law.linear if law else ())
+        return self.applied(c, law)
 
     def applied(self, c: OperatorCall, law: SampleLaw) -> list[Contents]:
         """An operator on rows of samples, by its law."""
         ins, outs = law.letters(c)
         first = next(at for at, value in enumerate(c.values) if value.axis >= 0)
         letter, owners = ins[first][c.values[first].axis], c.values[first].owners
-        self.apart(c, ins, letter, owners)
+        self.apart(c, ins, outs, letter, owners)
         linear = (0,) if c.name == "masked_fill" and c.arg(2) == 0 else law.linear
         lead, by, kids = next(iter(c.values[first].items.values())) if law.joint else Fraction(1), Fraction(1), []
         for at, (value, shape) in enumerate(zip(c.values, c.shapes, strict=True)):
-            single = value.axis >= 0 or (len(value.items) == 1 and not value.factors)
+            single = value.axis >= 0 or (len(value.items) == 1 and not value.factor)
             own = next(iter(value.items.values())) if single else Fraction(bool(value.items))
             kid = next(iter(value.items))[0] if single else self.named(value, shape)
             by *= own if at in linear else 1
@@ -392,14 +296,15 @@ class Laws:
             share = Fraction(1, len(owners) if average and (axis < 0 or c.name.endswith("_backward")) else 1)
             made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis, each))
             if axis < 0:
-                self.kinds.setdefault(term, "mean" if average else "sum")
+                self.traits.setdefault(term, "mean" if average else "sum")
         if c.name == "nll_loss_forward" and outs[0] == "":
             made[1] = self.number(prod(c.shapes[1]))
         return made if by else [ZERO] * len(c.outs)
 
-    def apart(self, c: OperatorCall, ins: list[str], letter: str, owners: tuple[int, ...]) -> None:
+    def apart(self, c: OperatorCall, ins: list[str], outs: list[str], letter: str, owners: tuple[int, ...]) -> None:
         """Raises Unfollowed where an operator is not one operator on the rows of each sample."""
-        sizes = {shape[text.index(letter)] for text, shape in zip(ins, c.shapes, strict=True) if letter in text}
+        every = zip([*ins, *outs], [*c.shapes, *c.outs], strict=True)
+        sizes = {shape[text.index(letter)] for text, shape in every if letter in text}
         if not letter.islower() or len(sizes) != 1:
             raise Unfollowed(f"{c.name} makes samples of one another")
         for value, text in zip(c.values, ins, strict=True):
@@ -408,12 +313,9 @@ class Laws:
             if value.axis < 0 and (value.owned or (letter in text and self.plain(value) is None)):
                 raise Unfollowed(f"{c.name} meets a sum over samples, or a constant with rows of its own")
         if c.name in LABELS:
-            at, weights, ignored = LABELS[c.name]
-            key = self.keys[next(iter(c.values[at].items))[0]]
-            while key[0] in VIEWS:
-                key = self.keys[key[2][0]]
-            least = key[1][2] if key[0] == "data" else None
-            if c.arg(weights) is not None or least is None or c.arg(ignored, "ignore_index", -100) >= least:
+            at = LABELS[c.name]
+            least = self.traits.get(next(iter(c.values[at].items))[0])
+            if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
                 raise Unfollowed(f"{c.name} with labels that may be ignored, or weights of classes")
 
     def shared(self, c: OperatorCall, linear: tuple[int, ...]) -> list[Contents]:
@@ -428,7 +330,7 @@ class Laws:
                 for (term, owner), by in value.items.items():
                     own = [*kids[:one], self.shaped(term, c.shapes[one]), *kids[one + 1 :]]
                     items[self.make(c.name, form, own, shape), owner] = by
-                made.append(Contents(items, factors=value.factors))
+                made.append(Contents(items, factor=value.factor))
             else:
                 term = self.make(c.name, form, kids, shape)
                 made.append(Contents({(term, SEVERAL if owned else NOBODY): Fraction(1)}))
@@ -441,7 +343,7 @@ class Laws:
         for value, other, shape in ((left, right, c.shapes[0]), (right, left, c.shapes[1])):
             if not other.items and (shape == out or self.plain(value) is not None):
                 return value
-        if left.axis >= 0 or right.axis >= 0 or left.factors != right.factors:
+        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor:
             return None
         items = dict[tuple[int, int], Fraction]()
         for value, shape in zip((left, right), c.shapes, strict=True):
@@ -449,7 +351,7 @@ class Laws:
                 value = self.shared(OperatorCall("expand", [value], [shape], [], {}, [out]), (0,))[0]
             for key, own in value.items.items():
                 items[key] = items.get(key, Fraction(0)) + own
-        return Contents({key: own for key, own in items.items() if own}, factors=left.factors)
+        return Contents({key: own for key, own in items.items() if own}, factor=left.factor)
 
     def multiplied(self, c: OperatorCall) -> Contents | None:
         """A product or quotient with a number, or with a scalar that is made of several samples; else None."""
@@ -463,36 +365,45 @@ class Laws:
                 continue
             if self.plain(scalar) is not None:
                 return value.times(by**power)
-            single = prod(c.shapes[at]) == len(scalar.items) == 1 and not scalar.factors and key[1] == SEVERAL
-            if single and value.axis < 0 and value.owned:
-                powers = Counter(dict(value.factors))
-                powers[key[0]] += power
-                self.scalars.add(key[0])
-                return replace(value.times(by**power), factors=frozenset((t, n) for t, n in powers.items() if n))
+            single = prod(c.shapes[at]) == len(scalar.items) == 1 and not scalar.factor and key[1] == SEVERAL
+            if single and value.axis < 0 and value.owned and not value.factor:
+                factor = key[0] if power > 0 else self.make("reciprocal", "", key[:1])
+                self.scalars.add(factor)
+                return replace(value.times(by**power), factor=factor)
         return None
 
-    def reshaped(self, c: OperatorCall) -> Contents:
-        """Rows of samples, their elements in order, in another shape."""
-        (value,), (old,), (new,) = c.values, c.shapes, c.outs
-        count, (((term, _), by), *_) = len(value.items), value.items.items()
-        for axis, size in enumerate(new):
-            if prod(new[:axis]) == prod(old[: value.axis]) and size % count == 0 and prod(new) == prod(old):
-                part = (*new[:axis], size // count, *new[axis + 1 :])
-                if part != (*old[: value.axis], value.each, *old[value.axis + 1 :]):
-                    term = self.make("view", "", (term,), part)
-                return Contents({(term, owner): by for owner in value.owners}, axis, size // count)
-        raise Unfollowed(f"{c.name} mixes rows of samples")
+    def viewed(self, value: Contents, whole: Place, part: Place) -> Contents:
+        """What a part of a tensor holds, in any shape: whose samples lie there, and one term of what each holds."""
+        (start, _, strides), (offset, own, steps) = whole, part
+        if part == whole:
+            return value
+        if not dense(whole) or 0 in own or (value.axis >= 0 and not strides[value.axis]):
+            raise Unfollowed("a part of a tensor with gaps")
+        if self.plain(value) is not None:
+            return value
+        if value.axis < 0:
+            form = (offset - start, strides, steps)
+            items = {(self.part(term, form, own), owner): by for (term, owner), by in value.items.items()}
+            return replace(value, items=items)
+        row, rows = value.each * strides[value.axis], [*value.items.items()]
+        block = row * len(rows)
+        far, near = divmod(offset - start, block)
+        for axis in sorted(range(len(own)), key=lambda at: -steps[at]):
+            each = row // max(steps[axis], 1)
+            if not each or each * steps[axis] != row or own[axis] % each:
+                continue
+            first, last = near // row, near // row + own[axis] // each
+            left = (*own[:axis], each, *own[axis + 1 :])
+            reach = near % row + sum((n - 1) * by for n, by in zip(left, steps, strict=True) if by % block)
+            if reach < row and last <= len(rows):
+                form = (far, near % row, *(divmod(by, block) for by in (*strides, *steps)))
+                made = self.part(rows[0][0][0], form, left)
+                return Contents({(made, owner): by for (_, owner), by in rows[first:last]}, axis, each)
+        raise Unfollowed("a part of samples")
 
-    def rows_cut(self, c: OperatorCall) -> list[Contents]:
-        """Parts of the axis of samples have the samples of their rows."""
-        (value,), axis, found = c.values, c.values[0].axis, []
-        start = (c.arg(2, "start", 0) or 0) % c.shapes[0][axis] if c.name == "slice" else 0
-        if c.name in ("select", "unbind") or (c.name == "slice" and c.arg(4, "step", 1) != 1):
-            raise Unfollowed(f"{c.name} of samples")
-        for shape in c.outs:
-            if start % value.each or shape[axis] % value.each or not shape[axis]:
-                raise Unfollowed(f"{c.name} of a part of a sample")
-            first, last = start // value.each, (start + shape[axis]) // value.each
-            found.append(replace(value, items=dict([*value.items.items()][first:last])))
-            start += shape[axis]
-        return found
+    def part(self, term: int, form: Any, shape: Shape) -> int:
+        """The term of a part of a tensor."""
+        made = self.make("view", form, (term,), shape)
+        if term in self.traits:
+            self.traits[made] = self.traits[term]
+        return made
