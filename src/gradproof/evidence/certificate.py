@@ -155,6 +155,7 @@ class StepChecker:
         self.before: dict[str, Items] = {}
         self.shares: defaultdict[tuple[str, int], set[Fraction]] = defaultdict(set)
         self.gained: set[str] = set()
+        self.window: set[int] = set()
         self.losses: set[str] = set()
         self.applied: set[int] = set()
         self.steps: list[dict[int, Fraction]] = []
@@ -289,11 +290,10 @@ class StepChecker:
         kinds = {t.dtype for t in (*own, *made)}
         if name in SAME and len(kinds) > 1 and any("float" not in kind for kind in kinds):
             name = "cast"
-        if name == "_local_scalar_dense":
-            self.numbers += 1
         shapes, outs = [t.place[1] for t in own], [t.place[1] for t in made]
         try:
             held = [] if name in FILLED else [self.memory.read(t) for t in own]
+            self.numbers += name == "_local_scalar_dense" and held[0].owned
             return [*self.laws.result(OperatorCall(name, held, shapes, args, named, outs))]
         except Unfollowed as found:
             return [found] * len(outs)
@@ -344,6 +344,7 @@ class StepChecker:
                     self.gained.add(name)
                     for key in {(name, term), ("", term)}:
                         self.shares[key].add(gain / self.weights[owner])
+        self.window |= self.weights.keys()
         self.weights = None
 
     def step(self, optimizer: int, rows: list[Any]) -> None:
@@ -364,9 +365,9 @@ class StepChecker:
             except Unfollowed as found:
                 lost.append(found)
         window = set(range(at * size, at * size + last))
-        self.clipped(sums, window)
+        self.clipped(sums)
         self.steps.append(self.weighed(sums, window, lost))
-        self.gained = set()
+        self.gained, self.window = set(), set()
 
     def weighed(self, sums: dict[str, Contents], window: set[int], lost: list[Unfollowed]) -> dict[int, Fraction]:
         """The weight of each sample in the gradients of a window, and what keeps them from having one."""
@@ -402,7 +403,7 @@ class StepChecker:
             self.note(REFUSED, f"the samples of {what} have several weights", EQUAL)
         return {owner: min(by) for owner, by in found.items() if by}
 
-    def clipped(self, sums: dict[str, Contents], window: set[int]) -> None:
+    def clipped(self, sums: dict[str, Contents]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
         ours = {key: by for value in sums.values() for key, by in value.items.items()}
         inside = self.laws.aggregates(term for term, owner in ours if owner == SEVERAL)
@@ -410,7 +411,7 @@ class StepChecker:
         self.applied |= factors
         for one in self.laws.aggregates(factors):
             own = {key: by for key, by in one.items.items() if key[1] >= 0}
-            if any(owners.keys() != window for owners in by_term(own).values()):
+            if any(owners.keys() != self.window for owners in by_term(own).values()):
                 self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
             elif len({by / ours[key] if key in ours else None for key, by in own.items()}) > 1:
                 self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)

@@ -36,11 +36,8 @@ class StepLog:
         self.numbers: dict[tuple[Any, ...], int] = {}
         self.storages: dict[int, tuple[Any, int]] = {}
         self.versions: dict[int, int] = {}
-        self.made: set[int] = set()
-        self.met: set[tuple[int, Any]] = set()
         self.turns: Counter[tuple[str, int]] = Counter()
         self.operators: Counter[str] = Counter()
-        self.noted = [0, 0]
 
     def add(self, *record: Any) -> None:
         """Add a record."""
@@ -55,20 +52,22 @@ class StepLog:
             self.versions[found[1]] = 0
         return found[1]
 
+    def key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Storage, region and type of a tensor."""
+        return (self.storage(tensor), *geometry_of(tensor), str(tensor.dtype).removeprefix("torch."))
+
     def reference(self, tensor: torch.Tensor) -> dict[str, int]:
         """A tensor as it is now."""
-        storage = self.storage(tensor)
-        key = (storage, *geometry_of(tensor), str(tensor.dtype).removeprefix("torch."))
+        key = self.key(tensor)
         if key not in self.numbers:
             self.numbers[key] = len(self.numbers)
             self.add("tensor", *key)
-        return {str(self.numbers[key]): self.versions[storage]}
+        return {str(self.numbers[key]): self.versions[key[0]]}
 
     def writes(self, tensors: Iterable[torch.Tensor]) -> None:
         """The storages of tensors have another version now."""
         for storage in {self.storage(tensor) for tensor in tensors}:
             self.versions[storage] += 1
-            self.made.add(storage)
 
     def plain(self, value: Any) -> Any:
         """An argument of an operator as JSON."""
@@ -105,6 +104,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
             for at, tensor in enumerate(tensors_in((args, kwargs))):
                 self._meet(tensor, f"{spec.short} {at}")
             self.given = self.log.plain(args), {name: self.log.plain(one) for name, one in kwargs.items()}
+        self.there = len(self.log.versions)
         return values
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
@@ -112,26 +112,19 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         super().after(func, spec, args, kwargs, values, out)
         log, written, made = self.log, spec.written_in(args, kwargs), tensors_in(out)
         if self.stepping:
-            self.renewing |= {(log.storage(t), geometry_of(t)): t for t in written}
-        elif self.given is None:
-            for tensor in (t for t in written if log.storage(t) in log.made):
+            self.renewing |= {log.key(t): t for t in written}
+        elif self.given is None or spec.draws(args, kwargs):
+            for tensor in {id(t): t for t in (*written, *(made if self.given else ()))}.values():
                 log.writes([tensor])
                 self._source(tensor, spec.short, 1)
-        elif spec.draws(args, kwargs):
-            log.writes([*written, *made])
-            for tensor in {id(t): t for t in (*written, *made)}.values():
-                self._source(tensor, spec.short, 1)
         else:
-            fresh = [t for t in made if log.storage(t) not in log.made and not spec.view]
+            fresh = [t for t in made if log.storage(t) >= self.there]
             affected = [log.reference(t) for t in written]
             log.writes([*written, *fresh])
-            if spec.view and made and log.storage(made[0]) != log.storage(tensors_in(args)[0]):
-                log.add("lost", "a view that has another storage than its tensor")
             name = spec.name.removeprefix("aten.")
             log.operators[name] += 1
             log.add("operator", name, *self.given, [log.reference(t) for t in made], affected)
             self._hooks()
-        self._notes()
 
     def _hooks(self) -> None:
         """Whether the user's code runs inside of a backward pass, in a hook."""
@@ -140,13 +133,12 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
             self.log.add("hook", str(location))
 
     def _meet(self, tensor: torch.Tensor, site: str) -> None:
-        log, storage = self.log, self.log.storage(tensor)
+        log, key = self.log, self.log.key(tensor)
         if id(tensor) in self.declared and self.name(tensor) not in self.steps:
             self.steps[self.name(tensor)] = 0
             log.writes([tensor])
             log.add("source", log.reference(tensor), 1, "parameter", self.name(tensor), 0)
-        elif storage not in log.made and (storage, geometry_of(tensor)) not in log.met:
-            log.met.add((storage, geometry_of(tensor)))
+        elif not log.versions[key[0]] and key not in log.numbers:
             self._source(tensor, site, 0)
 
     def _source(self, tensor: torch.Tensor, site: str, writes: int) -> None:
@@ -193,13 +185,11 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: log the gradients that it was handed."""
         super().before_step(optimizer)
-        self._notes()
-        rows = []
-        for one in parameters(optimizer):
-            grads = [] if one.grad is None else [one.grad]
-            for grad in grads:
-                self._meet(grad, "gradient")
-            rows.append([self.name(one), self.steps[self.name(one)], *map(self.log.reference, grads)])
+        rows = [[self.name(one), self.steps[self.name(one)]] for one in parameters(optimizer)]
+        for row, one in zip(rows, parameters(optimizer), strict=True):
+            if one.grad is not None:
+                self._meet(one.grad, "gradient")
+                row.append(self.log.reference(one.grad))
         self.log.add("step", self.number_of(optimizer), rows)
         self.renewing.clear()
 
@@ -209,23 +199,16 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         own, log = {id(one): one for one in parameters(optimizer)}, self.log
         rest = [t for t in self.renewing.values() if id(t) not in own]
         log.writes([*own.values(), *rest])
-        self.steps.update(self.name(one) for one in own.values())
-        log.add(
-            "stepped", [[self.name(one), log.reference(one)] for one in own.values()], [log.reference(t) for t in rest]
-        )
-
-    def _notes(self) -> None:
-        """Log what Python has read, and what was lost, since the last record."""
-        facts, log = self.facts, self.log
-        for at, (kind, found) in enumerate((("read", facts.reads), ("lost", facts.lost))):
-            for entry in found[log.noted[at] :]:
-                log.add(kind, *map(str, entry))
-            log.noted[at] = len(found)
+        self.steps.update(map(self.name, own.values()))
+        rows = [[self.name(one), log.reference(one)] for one in own.values()]
+        log.add("stepped", rows, [log.reference(t) for t in rest])
 
     def end(self) -> None:
         """The function has returned: log the laws by name, and what the losses claim to be."""
         super().end()
-        self._notes()
+        self.log.lines[1:1] = [json.dumps(["lost", *map(str, entry)]) for entry in self.facts.lost]
+        for entry in self.facts.reads:
+            self.log.add("read", *map(str, entry))
         if self.facts.repeated or self.facts.again:
             self.log.add("repeat", str(self.facts.repeated or "a generator"))
         first = [root for window, root in self.facts.roots if window == 0]
