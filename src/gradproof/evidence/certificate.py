@@ -251,15 +251,18 @@ class StepChecker:
         calls = [
             [a[i] if listed and isinstance(a, list) and len(a) == count else a for a in args] for i in range(count)
         ]
-        targets = [self.memory.tensor(own[0]) for own in calls] if inside else []
+        for one in references([args, named]):
+            self.memory.tensor(one)
+        targets = [self.memory.named(own[0]) for own in calls] if inside else []
         others = {t.storage: t for t in map(self.memory.tensor, written)}
         if list(others) != list(dict.fromkeys(t.storage for t in targets)):
             name = full
         made = targets or [t for t in map(self.memory.named, results) if t.storage not in others]
-        if not inside and self.viewed(name, args, results):
-            return
         if not inside and any(t.storage in self.memory.versions for t in made):
-            raise Contradiction(f"{full} makes a storage that there is")
+            whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
+            if not all(one.storage == whole.storage and within(one.place, whole.place) for one in parts):
+                raise Contradiction(f"the result of {full} does not lie in its argument")
+            return
         found = [
             value
             for own, outs in zip(calls, [[one] for one in made] if listed else [made], strict=True)
@@ -270,17 +273,11 @@ class StepChecker:
             self.memory.write(one, Unfollowed(full))
         for tensor, value in zip(made, found, strict=True):
             self.memory.write(tensor, value)
-            self.narrow(tensor, value)
-
-    def viewed(self, name: str, args: list[Any], results: list[Any]) -> bool:
-        """Whether the results are parts of the first argument, which each is read from."""
-        storages = {self.memory.named(one).storage for one in (*args[:1], *results) if is_reference(one)}
-        if not args or not is_reference(args[0]) or len(storages) != 1 or not results:
-            return False
-        whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
-        if name != "as_strided" and not all(within(one.place, whole.place) for one in parts):
-            raise Contradiction(f"the result of {name} does not lie in its argument")
-        return True
+            if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
+                every = [value, *self.laws.aggregates(term for term, _ in value.items)]
+                size = self.run["micro_batch_size"]
+                if len({owner // size for one in every for owner in one.owners if owner >= 0}) > 1:
+                    self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
 
     def values(self, name: str, args: list[Any], named: dict[str, Any], made: list[TensorRecord]) -> list[Value]:
         """What an operator makes."""
@@ -297,13 +294,6 @@ class StepChecker:
             return [*self.laws.result(OperatorCall(name, held, shapes, args, named, outs))]
         except Unfollowed as found:
             return [found] * len(outs)
-
-    def narrow(self, tensor: TensorRecord, value: Value) -> None:
-        """A sum over two micro-batches below fp32 is refused."""
-        if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
-            every = [value, *self.laws.aggregates(term for term, _ in value.items)]
-            if len({owner // self.run["micro_batch_size"] for one in every for owner in one.owners if owner >= 0}) > 1:
-                self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
 
     # Backward passes and optimizer steps
 

@@ -9,6 +9,7 @@ argument names are large.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -71,17 +72,15 @@ class OperatorCall(NamedTuple):
         """An argument by its place or its name."""
         return self.args[at] if at < len(self.args) else self.named.get(name, default)
 
+    @property
+    def form(self) -> str:
+        """The arguments without the tensors."""
+        return re.sub(r'\{"\d+": \d+\}', "[]", json.dumps([self.args, self.named]))
+
 
 def is_reference(value: Any) -> bool:
     """Whether an argument is a tensor: its number, with the version of its storage."""
     return isinstance(value, dict) and len(value) == 1 and next(iter(value)).isdigit()
-
-
-def bared(value: Any) -> Any:
-    """Arguments without the tensors."""
-    if isinstance(value, dict):
-        return "tensor" if is_reference(value) else {name: bared(one) for name, one in value.items()}
-    return [bared(one) for one in value] if isinstance(value, list) else value
 
 
 def span(place: Place) -> int:
@@ -200,6 +199,8 @@ class Laws:
         if key not in self.known:
             self.known[key] = len(self.keys)
             self.keys.append(key)
+            if name == "view" and key[2][0] in self.traits:
+                self.traits[self.known[key]] = self.traits[key[2][0]]
         return self.known[key]
 
     def leaf(self, name: str, attributes: Any, shape: Shape) -> Contents:
@@ -219,15 +220,12 @@ class Laws:
         """A term with a coefficient."""
         return term if by == 1 else self.make("times", str(by), (term,))
 
-    def shaped(self, term: int, shape: Shape) -> int:
-        """A term; one number everywhere gets a shape."""
-        return self.make("number", "", (term,), shape) if term == self.one else term
-
     def named(self, value: Contents, shape: Shape) -> int:
         """One term for a sum."""
         rows = sorted(value.items.items())
         if len(rows) == 1 and not value.factor and rows[0][0][1] == NOBODY:
-            return self.scaled(rows[0][1], self.shaped(rows[0][0][0], shape))
+            term = rows[0][0][0]
+            return self.scaled(rows[0][1], self.make("number", "", (term,), shape) if term == self.one else term)
         kids = [*(term for (term, _), _ in rows), value.factor]
         made = self.make("sum", tuple((owner, str(by)) for (_, owner), by in rows), kids, shape)
         if value.owned:
@@ -262,12 +260,23 @@ class Laws:
             c = c._replace(values=[first, self.number(c.args[1])], shapes=[*c.shapes, ()])
         if name in SAME:
             return [first]
-        found = self.added(c) if name in ("add", "sub") else self.multiplied(c) if name in ("mul", "div") else None
-        if found is not None:
-            return [found]
+        plain = self.added(c) if name in ("add", "sub") else self.multiplied(c) if name in ("mul", "div") else None
+        if plain is not None:
+            return [plain]
         law = LAWS.get(name)
         if all(value.axis < 0 for value in c.values):
-            return self.shared(c, law.linear if law else ())
+            kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
+            owned = [at for at, value in enumerate(c.values) if value.owned]
+            alone = owned[0] if len(owned) == 1 and law is not None and owned[0] in law.linear else len(kids)
+            whole = Contents({(self.one, SEVERAL if owned else NOBODY): Fraction(1)})
+            value, found = [*c.values, whole][alone], []
+            for at, shape in enumerate(c.outs):
+                items = Items()
+                for (term, owner), by in value.items.items():
+                    own = [*kids[:alone], term, *kids[alone + 1 :]]
+                    items[self.make(name, (at, c.form, *c.shapes), own, shape), owner] = by
+                found.append(Contents(items, factor=value.factor))
+            return found
         if law is None:
             raise Unfollowed(name)
         return self.applied(c, law)
@@ -292,7 +301,7 @@ class Laws:
             axis = text.find(letter)
             each = shape[axis] // len(owners) if axis >= 0 else 0
             part = shape if axis < 0 else (*shape[:axis], each, *shape[axis + 1 :])
-            term = self.make(c.name, (at, json.dumps(bared([c.args, c.named]))), kids, part)
+            term = self.make(c.name, (at, c.form), kids, part)
             share = Fraction(1, len(owners) if average and (axis < 0 or c.name.endswith("_backward")) else 1)
             made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis, each))
             if axis < 0:
@@ -318,24 +327,6 @@ class Laws:
             if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
                 raise Unfollowed(f"{c.name} with labels that may be ignored, or weights of classes")
 
-    def shared(self, c: OperatorCall, linear: tuple[int, ...]) -> list[Contents]:
-        """A function of whole arguments: of each term of a sum, where it is linear in it; else of the sum."""
-        kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
-        owned = [at for at, value in enumerate(c.values) if value.owned]
-        made = []
-        for at, shape in enumerate(c.outs):
-            form = (at, json.dumps(bared([c.args, c.named])))
-            if len(owned) == 1 and owned[0] in linear:
-                one, value, items = owned[0], c.values[owned[0]], {}
-                for (term, owner), by in value.items.items():
-                    own = [*kids[:one], self.shaped(term, c.shapes[one]), *kids[one + 1 :]]
-                    items[self.make(c.name, form, own, shape), owner] = by
-                made.append(Contents(items, factor=value.factor))
-            else:
-                term = self.make(c.name, form, kids, shape)
-                made.append(Contents({(term, SEVERAL if owned else NOBODY): Fraction(1)}))
-        return made
-
     def added(self, c: OperatorCall) -> Contents | None:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
@@ -343,14 +334,12 @@ class Laws:
         for value, other, shape in ((left, right, c.shapes[0]), (right, left, c.shapes[1])):
             if not other.items and (shape == out or self.plain(value) is not None):
                 return value
-        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor:
+        wide = all(shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes))
+        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor or not wide:
             return None
         items = dict[tuple[int, int], Fraction]()
-        for value, shape in zip((left, right), c.shapes, strict=True):
-            if shape != out and self.plain(value) is None:
-                value = self.shared(OperatorCall("expand", [value], [shape], [], {}, [out]), (0,))[0]
-            for key, own in value.items.items():
-                items[key] = items.get(key, Fraction(0)) + own
+        for key, own in (*left.items.items(), *right.items.items()):
+            items[key] = items.get(key, Fraction(0)) + own
         return Contents({key: own for key, own in items.items() if own}, factor=left.factor)
 
     def multiplied(self, c: OperatorCall) -> Contents | None:
@@ -383,7 +372,7 @@ class Laws:
             return value
         if value.axis < 0:
             form = (offset - start, strides, steps)
-            items = {(self.part(term, form, own), owner): by for (term, owner), by in value.items.items()}
+            items = {(self.make("view", form, (term,), own), owner): by for (term, owner), by in value.items.items()}
             return replace(value, items=items)
         row, rows = value.each * strides[value.axis], [*value.items.items()]
         block = row * len(rows)
@@ -397,13 +386,6 @@ class Laws:
             reach = near % row + sum((n - 1) * by for n, by in zip(left, steps, strict=True) if by % block)
             if reach < row and last <= len(rows):
                 form = (far, near % row, *(divmod(by, block) for by in (*strides, *steps)))
-                made = self.part(rows[0][0][0], form, left)
+                made = self.make("view", form, rows[0][0][:1], left)
                 return Contents({(made, owner): by for (_, owner), by in rows[first:last]}, axis, each)
         raise Unfollowed("a part of samples")
-
-    def part(self, term: int, form: Any, shape: Shape) -> int:
-        """The term of a part of a tensor."""
-        made = self.make("view", form, (term,), shape)
-        if term in self.traits:
-            self.traits[made] = self.traits[term]
-        return made

@@ -70,12 +70,8 @@ class StepLog:
             self.versions[storage] += 1
 
     def plain(self, value: Any) -> Any:
-        """An argument of an operator as JSON."""
-        if isinstance(value, torch.Tensor):
-            return self.reference(value)
-        if isinstance(value, list | tuple):
-            return [self.plain(one) for one in value]
-        return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        """What JSON has no word for."""
+        return self.reference(value) if isinstance(value, torch.Tensor) else str(value)
 
     def text(self) -> bytes:
         """The certificate."""
@@ -103,7 +99,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         if not self.stepping and not initialising():
             for at, tensor in enumerate(tensors_in((args, kwargs))):
                 self._meet(tensor, f"{spec.short} {at}")
-            self.given = self.log.plain(args), {name: self.log.plain(one) for name, one in kwargs.items()}
+            self.given = json.loads(json.dumps((args, kwargs), default=self.log.plain))
         self.there = len(self.log.versions)
         return values
 
@@ -124,20 +120,16 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
             name = spec.name.removeprefix("aten.")
             log.operators[name] += 1
             log.add("operator", name, *self.given, [log.reference(t) for t in made], affected)
-            self._hooks()
-
-    def _hooks(self) -> None:
-        """Whether the user's code runs inside of a backward pass, in a hook."""
-        location = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
-        if location not in (NOWHERE, self.location()) and location.function != "backward" and not recomputing():
-            self.log.add("hook", str(location))
+            at = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
+            if at not in (NOWHERE, self.location()) and at.function != "backward" and not recomputing():
+                log.add("hook", str(at))
 
     def _meet(self, tensor: torch.Tensor, site: str) -> None:
         log, key = self.log, self.log.key(tensor)
         if id(tensor) in self.declared and self.name(tensor) not in self.steps:
             self.steps[self.name(tensor)] = 0
             log.writes([tensor])
-            log.add("source", log.reference(tensor), 1, "parameter", self.name(tensor), 0)
+            log.add("source", log.reference(tensor), 1, "parameter", self.name(tensor))
         elif not log.versions[key[0]] and key not in log.numbers:
             self._source(tensor, site, 0)
 
