@@ -371,8 +371,8 @@ class Laws:
         if self.plain(value) is not None:
             return value
         if value.axis < 0:
-            form = (offset - start, strides, steps)
-            items = {(self.make("view", form, (term,), own), owner): by for (term, owner), by in value.items.items()}
+            at = (offset - start, strides, steps)
+            items = {(self.make("view", at, (term,), own), owner): by for (term, owner), by in value.items.items()}
             return replace(value, items=items)
         row, rows = value.each * strides[value.axis], [*value.items.items()]
         block = row * len(rows)

@@ -228,6 +228,11 @@ def forged_law(records: Records) -> None:
     records[at][1] = "tanh.default"
 
 
+def forged_view(records: Records) -> None:
+    """A view is called a function of elements."""
+    records[next(operators(records, "t.default"))][1] = "tanh.default"
+
+
 def other_version(records: Records) -> None:
     """The second step is said to be at the first version of a parameter."""
     records[places(records, "step")[1]][2][0][1] = 0
@@ -308,20 +313,10 @@ def reorder(records: Records) -> None:
     records[layer:] = [*tensors, rest[1], rest[0], *rest[2:]]
 
 
-def other_loss(records: Records) -> None:
-    """The loss is claimed to be a sum."""
-    records[-1][3]["loss"] = "sum"
-
-
 def summed_loss(records: Records) -> None:
     """The losses of micro-batches are sums, and claimed to be means."""
     for at in operators(records, "mse_loss.default"):
         records[at][2].append(2)
-
-
-def other_total(records: Records) -> None:
-    """The weights of a window are claimed to add up to the number of its samples."""
-    records[-1][3]["total"] = "samples"
 
 
 def other_run(records: Records) -> None:
@@ -361,12 +356,12 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
     drop_pass: ("", REFUSED, DATA), coefficient: ("", REFUSED, EQUAL), swap_samples: ("", REFUSED, DATA),
     swap_labels: ("", OPEN, EQUAL), repeat_micro_batch: ("", REFUSED, DATA), never_zeroed: ("", REFUSED, STALE),
     early_step: ("", REFUSED, DATA), other_axis: ("", OPEN, EQUAL), forged_law: ("", OPEN, EQUAL),
-    other_version: ("", REFUSED, EQUAL), older_parameter: ("", REFUSED, EQUAL),
+    forged_view: ("", REFUSED, EQUAL), other_version: ("", REFUSED, EQUAL), older_parameter: ("", REFUSED, EQUAL),
     write_through_view: ("view", REFUSED, STALE), other_region: ("view", REFUSED, STALE),
     part_of_clip: ("", OPEN, CLIP), clip_early: ("", REFUSED, CLIP),
     narrow_sum: ("", REFUSED, WIDTH), drop_read: ("", REFUSED, EQUAL), drop_operator: ("", OPEN, EQUAL),
-    reorder: ("", REFUSED, EQUAL), other_loss: ("", REFUSED, EQUAL), summed_loss: ("", REFUSED, EQUAL),
-    other_total: ("", REFUSED, EQUAL), other_run: ("", REFUSED, DATA), hidden_gradient: ("", REFUSED, EQUAL),
+    reorder: ("", REFUSED, EQUAL), summed_loss: ("", REFUSED, EQUAL),
+    other_run: ("", REFUSED, DATA), hidden_gradient: ("", REFUSED, EQUAL),
     forged_zero: ("", REFUSED, STALE), other_alpha: ("", REFUSED, EQUAL), scaled_gradient: ("", REFUSED, EQUAL),
     lost_sight: ("", OPEN, EQUAL), drop_end: ("", OPEN, EQUAL), clip_twice: ("", OPEN, CLIP),
 }  # fmt: skip

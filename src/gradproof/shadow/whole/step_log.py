@@ -133,20 +133,22 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         elif not log.versions[key[0]] and key not in log.numbers:
             self._source(tensor, site, 0)
 
+    def _data(self, value: Value) -> bool:
+        """Whether each part is the data of one sample, or what was drawn for it."""
+        alone = value.turns == 1 and all(len(part) == 1 for part in value.parts)
+        own = [(self.terms.operators[term], self.terms.owners[term] >= 0) for part in value.parts for term in part]
+        return alone and set(own) <= {("data", True), ("draw", True)}
+
     def _source(self, tensor: torch.Tensor, site: str, writes: int) -> None:
         """What a tensor is that no logged operator made."""
         with self.aside():
             value = self.value(tensor)
-        terms, leaves = self.terms, [next(iter(part)) if len(part) == 1 else -1 for part in value.parts]
-        owners = [terms.owners[term] for part in value.parts for term in part]
+        terms, leaves = self.terms, [term for part in value.parts for term in part]
+        owners = [terms.owners[term] for term in leaves]
         kind: tuple[Any, ...] = ("lost", f"a tensor at {site}")
         if value.shared and self.laws.constant(value.parts[0]):
             kind = ("number", str(value.parts[0].get(terms.one, Fraction(0))))
-        elif (
-            value.turns == 1
-            and all(t >= 0 and terms.operators[t] in ("data", "draw") for t in leaves)
-            and owners[0] >= 0
-        ):
+        elif self._data(value):
             name = f"{call_site()} {site}"
             turns = {self.log.turns[name, owner] for owner in owners}
             self.log.turns.update((name, owner) for owner in owners)
@@ -196,16 +198,11 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         log.add("stepped", rows, [log.reference(t) for t in rest])
 
     def end(self) -> None:
-        """The function has returned: log the laws by name, and what the losses claim to be."""
+        """The function has returned: log what was lost and read, and the operators by name."""
         super().end()
         self.log.lines[1:1] = [json.dumps(["lost", *map(str, entry)]) for entry in self.facts.lost]
         for entry in self.facts.reads:
             self.log.add("read", *map(str, entry))
         if self.facts.repeated or self.facts.again:
             self.log.add("repeat", str(self.facts.repeated or "a generator"))
-        first = [root for window, root in self.facts.roots if window == 0]
-        kinds = {self.laws.reduced.get(self.terms.bare(term)[0], (None, ""))[1] for root in first for term in root}
-        total = sum((by for root in first for by in root.values()), Fraction(0))
-        kind = kinds.pop() if len(kinds) == 1 else ""
-        claim = {"loss": kind, "total": "1" if kind == "mean" or abs(total - 1) < Fraction(1, 10**6) else "samples"}
-        self.log.add("end", len(self.log.lines), dict(sorted(self.log.operators.items())), claim)
+        self.log.add("end", len(self.log.lines), dict(sorted(self.log.operators.items())))
