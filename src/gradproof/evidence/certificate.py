@@ -27,6 +27,7 @@ from gradproof.evidence.step_laws import (
     NOBODY,
     SAME,
     SEVERAL,
+    TENSOR,
     Contents,
     Items,
     Laws,
@@ -34,7 +35,6 @@ from gradproof.evidence.step_laws import (
     Place,
     Unfollowed,
     dense,
-    is_reference,
     span,
 )
 
@@ -248,7 +248,7 @@ class StepChecker:
         self.counts[full] += 1
         name = full.partition(".")[0].removeprefix("unsafe_")
         listed = name.startswith("_foreach_")
-        inside = name.endswith("_") and not name.endswith("__") and (listed or is_reference(args[0]))
+        inside = name.endswith("_") and not name.endswith("__") and (listed or isinstance(args[0], dict))
         name = name.removeprefix("_foreach_").removesuffix("_" if inside else "")
         count = len(args[0]) if listed else 1
         calls = [
@@ -446,15 +446,10 @@ class StepChecker:
 
     def verdicts(self) -> list[tuple[str, str, str]]:
         """Each obligation with its status, and why."""
-        weights = sorted({str(by.limit_denominator(10**6)) for step in self.steps for by in step.values()})
-        said = {
-            EQUAL: f": {', '.join(weights[:4])}",
-            DATA: f": {sum(map(len, self.steps))} in {len(self.steps)} windows",
-        }
         rows = []
         for name, found in self.found.items():
             status = next((one for one in (REFUSED, OPEN) if one in found), ACCEPTED)
-            rows.append((name, status, found.get(status, OBLIGATIONS[name] + said.get(name, ""))))
+            rows.append((name, status, found.get(status, OBLIGATIONS[name])))
         return rows
 
 
@@ -468,10 +463,7 @@ def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
 
 def references(value: Any) -> list[Reference]:
     """The tensors in arguments, in order."""
-    if is_reference(value):
-        return [value]
-    rest = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [one for part in rest for one in references(part)]
+    return [{number: int(version)} for number, version in TENSOR.findall(json.dumps(value))]
 
 
 def shown(samples: set[int]) -> str:
@@ -505,8 +497,8 @@ def main(words: Sequence[str]) -> int:
     rows = made.verdicts()
     for name, status, why in rows:
         print(f"{name:12} {status:12} {why}")
-    if made.reads:
-        print(f"on the recorded path: Python read {made.reads} numbers")
+    weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})
+    print(f"{len(made.steps)} windows, weights {', '.join(weights[:4])}; on this path Python read {made.reads} numbers")
     return next(code for one, code in CODES.items() if any(status == one for _, status, _ in rows))
 
 

@@ -17,6 +17,8 @@ from math import isfinite, prod
 from typing import Any, NamedTuple
 
 NOBODY, SEVERAL = -1, -2
+TENSOR = re.compile(r'\{"(\d+)": (\d+)\}')
+"""A tensor among arguments, in JSON: its number, with the version of its storage."""
 Shape = tuple[int, ...]
 Place = tuple[int, Shape, Shape]
 """Where a tensor lies in its storage: offset, sizes and strides, in elements."""
@@ -75,12 +77,7 @@ class OperatorCall(NamedTuple):
     @property
     def form(self) -> str:
         """The arguments without the tensors."""
-        return re.sub(r'\{"\d+": \d+\}', "[]", json.dumps([self.args, self.named]))
-
-
-def is_reference(value: Any) -> bool:
-    """Whether an argument is a tensor: its number, with the version of its storage."""
-    return isinstance(value, dict) and len(value) == 1 and next(iter(value)).isdigit()
+        return TENSOR.sub("[]", json.dumps([self.args, self.named]))
 
 
 def span(place: Place) -> int:
@@ -314,13 +311,14 @@ class Laws:
         """Raises Unfollowed where an operator is not one operator on the rows of each sample."""
         every = zip([*ins, *outs], [*c.shapes, *c.outs], strict=True)
         sizes = {shape[text.index(letter)] for text, shape in every if letter in text}
-        if not letter.islower() or len(sizes) != 1:
-            raise Unfollowed(f"{c.name} makes samples of one another")
-        for value, text in zip(c.values, ins, strict=True):
-            if value.axis >= 0 and (text[value.axis] != letter or value.owners != owners):
-                raise Unfollowed(f"{c.name} meets samples in two orders")
-            if value.axis < 0 and (value.owned or (letter in text and self.plain(value) is None)):
-                raise Unfollowed(f"{c.name} meets a sum over samples, or a constant with rows of its own")
+        fits = [
+            text[value.axis] == letter and value.owners == owners
+            if value.axis >= 0
+            else not value.owned and (letter not in text or self.plain(value) is not None)
+            for value, text in zip(c.values, ins, strict=True)
+        ]
+        if not letter.islower() or len(sizes) != 1 or not all(fits):
+            raise Unfollowed(f"{c.name} does not keep samples apart")
         if c.name in LABELS:
             at = LABELS[c.name]
             least = self.traits.get(next(iter(c.values[at].items))[0])
