@@ -257,10 +257,11 @@ class StepChecker:
         for one in references([args, named]):
             self.memory.tensor(one)
         targets = [self.memory.named(own[0]) for own in calls] if inside else []
-        others = {t.storage: t for t in map(self.memory.tensor, written)}
-        if list(others) != list(dict.fromkeys(t.storage for t in targets)):
+        others = [self.memory.tensor(one) for one in written]
+        there = [t.storage for t in others]
+        if there != [t.storage for t in targets]:
             name = full
-        made = targets or [t for t in map(self.memory.named, results) if t.storage not in others]
+        made = targets or [t for t in map(self.memory.named, results) if t.storage not in there]
         if not inside and any(t.storage in self.memory.versions for t in made):
             whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
             apart = any(one.storage != whole.storage or not within(one.place, whole.place) for one in parts)
@@ -274,8 +275,8 @@ class StepChecker:
             for own, outs in zip(calls, [[one] for one in made] if listed else [made], strict=True)
             for value in self.values(name, own, named, outs)
         ]
-        self.memory.rises([*made, *others.values()])
-        for other in others.values() if name == full else ():
+        self.memory.rises([*made, *others])
+        for other in others if name == full else ():
             self.memory.write(other, Unfollowed(full))
         for tensor, value in zip(made, found, strict=True):
             self.memory.write(tensor, value)
