@@ -218,8 +218,13 @@ MIXED: Sequence[Callable[[Tensor], Tensor]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("at", range(len(PARTS)))
+LIKE_ROWS = {1, 2, 3, 5, 14, 15}
+"""Parts that are no view of a tensor whose samples are not its outermost rows."""
+
+
+@pytest.mark.parametrize(
+    ("at", "axis"), [(at, axis) for at in range(len(PARTS)) for axis in (0, 1) if not axis or at not in LIKE_ROWS]
+)
 def test_a_part_has_the_samples_that_lie_there(at: int, axis: int) -> None:
     """Rows of samples in order, each with one term: the numbers that name the samples say the same."""
     whole = torch.arange(6).repeat_interleave(32).view(6, 4, 8)
@@ -227,10 +232,7 @@ def test_a_part_has_the_samples_that_lie_there(at: int, axis: int) -> None:
     value = Contents({(laws.make("data"), owner): Fraction(1) for owner in range(6)}, 0, 1)
     if axis:
         whole = whole.transpose(0, 1).contiguous().transpose(0, 1)
-    try:
-        part = PARTS[at](whole)
-    except RuntimeError:
-        pytest.skip("no view of this tensor")
+    part = PARTS[at](whole)
     found = laws.viewed(value, placed(whole), placed(part))
     owners = torch.tensor(found.owners).repeat_interleave(found.each)
     shape = [1] * part.dim()
