@@ -230,16 +230,12 @@ class StepChecker:
             self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
         elif kind in ("number", "constant"):
             value = self.laws.number(Fraction(name)) if kind == "number" else self.laws.leaf(kind, name, shape)
-        there = [] if kind in ("data", "parameter") else self.memory.held[tensor.storage].values()
-        if (self.memory.versions[tensor.storage] and not writes) or any(
-            isinstance(one, Contents) and one.owned for one in there
-        ):
+        there = {} if kind in ("data", "parameter") else self.memory.held[tensor.storage]
+        made = any(isinstance(one, Contents) and one.owned for one in there.values())
+        if made or (self.memory.versions[tensor.storage] and not writes):
             raise Contradiction("something that is no operator writes over what one made")
-        if writes:
-            self.memory.rises([tensor])
-            self.memory.write(tensor, value)
-        else:
-            self.memory.held[tensor.storage][tensor.place] = value
+        self.memory.rises([tensor] * bool(writes))
+        self.memory.write(tensor, value)
 
     def operator(
         self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], written: list[Any]
