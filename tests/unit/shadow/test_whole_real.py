@@ -72,6 +72,7 @@ def test_a_right_loop_and_its_losses_hold_though_python_reads_them() -> None:
     assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
     assert found.result("GA-INV-001").reason.startswith("2 returned losses ")
     assert found.paths
+    assert found.notes[0].startswith("8 parameters, ")
 
 
 def stacked(run: Run, factor: float = 1.0) -> list[Tensor]:

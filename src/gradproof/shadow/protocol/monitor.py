@@ -26,8 +26,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.rank_sums import Call
 from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, Arrival, Iteration, RunEvents
-from gradproof.shadow.protocol.window_details import Call, WindowDetails
+from gradproof.shadow.protocol.window_details import WindowDetails
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, listed, params_of, tensors_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"

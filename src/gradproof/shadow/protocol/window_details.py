@@ -20,12 +20,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import user_location
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.rank_sums import COLLECTIVES, RankSums
+from gradproof.shadow.protocol.rank_sums import COLLECTIVES, Call, RankSums
 from gradproof.shadow.protocol.run_events import Arrival, RunEvents, SeenEvent
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
-
-Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,11 @@ class WindowDetails:
     def reaches(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         """What a backward pass reaches; one inside another belongs to it."""
         if self.run.on:
-            self._leaves += list(inputs) or leaves_of(roots)
-            self.reaching.update(map(id, self._leaves))
+            self._reach(roots, inputs)
+
+    def _reach(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+        self._leaves += list(inputs) or leaves_of(roots)
+        self.reaching.update(map(id, self._leaves))
 
     def _owned(self) -> dict[int, Tensor]:
         return {id(p): p for optimizer in list(self.made) for p in params_of(optimizer)}
@@ -126,8 +127,7 @@ class WindowDetails:
         self.sums.on = self.run.on
         if not event.kept:
             return
-        self._leaves += list(inputs) or leaves_of(roots)
-        self.reaching.update(map(id, self._leaves))
+        self._reach(roots, inputs)
         owned = self._owned()
         own = {id(t): t for t in self._leaves if isinstance(t, nn.Parameter) or id(t) in owned}
         if not own:

@@ -174,14 +174,13 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
     made.notes = [
-        f"{facts.parameters} {facts.operators} operators, {len(attempt.terms)} terms",
+        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
     made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
     made.assumptions += assuming(assumed.values(), attempt.results)
-    windows = [{name: g.value for name, g in update.gradients.items()} for update in facts.updates]
-    made.assumptions.append(other_lengths(attempt.terms, windows))
+    made.assumptions.append(other_lengths(attempt.terms, facts.updates))
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))

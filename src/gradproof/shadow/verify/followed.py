@@ -175,19 +175,8 @@ def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
 
 COUNTS = ("count", "ne", "eq", "gt", "lt", "ge", "le", "index")
 ADDED = (
-    "one",
-    "combination",
-    "scaled",
-    "sum",
-    "cast",
-    "clamp",
-    "clamp_min",
-    "cat",
-    "reshape",
-    "slice",
-    "expand",
-    "filled",
-)
+    "one", "combination", "scaled", "sum", "cast", "clamp", "clamp_min", "cat", "reshape", "slice", "expand", "filled",
+)  # fmt: skip
 """Counts of labels, truth values and weights of classes, and what adds them up."""
 
 

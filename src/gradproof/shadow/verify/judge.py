@@ -19,13 +19,12 @@ from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_ot
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, multiplied, ratio
+from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 INFINITE = "('float', 'inf')"
-NORMS = ("linalg_vector_norm", "norm")
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
 SHOWN = 4
 FAR = Fraction(1, 1000)

@@ -15,10 +15,10 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
-from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close, other_lengths
+from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, close, other_lengths
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, exact, multiplied
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
 DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
@@ -57,8 +57,8 @@ class OneRun:
         if ended is not None or equal is None:
             found = [self._result(name, *ended) for name in names if ended is not None]
             sure = ended is not None and ended[0] is Outcome.UNKNOWN and any(len(w.runs) > 1 for w in self.windows)
-            certain = {one.obligation: one for one in (self.stale(), self.width(), self.clipping()) if sure}
-            certain = {name: one for name, one in certain.items() if one.outcome is Outcome.REFUTED}
+            judged = [self.stale(), self.width(), self.clipping()] if sure else []
+            certain = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
             return [certain.get(one.obligation, one) for one in found]
         found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
         tokens = self.tokens(equal)
@@ -157,7 +157,7 @@ class OneRun:
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             "no denominator is zero",
-            other_lengths(self.terms, [{n: g.value for n, g in w.step.gradients.items()} for w in self.windows]),
+            other_lengths(self.terms, [window.step for window in self.windows]),
         ]
 
     # GA-EQ-001

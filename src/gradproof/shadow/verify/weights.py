@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.terms import (
     NOBODY,
+    NORMS,
     SEVERAL,
     TRAINED,
     ZERO,
@@ -30,7 +31,6 @@ from gradproof.shadow.whole.terms import (
     times,
 )
 
-NORMS = ("linalg_vector_norm", "norm")
 CLOSE = Fraction(1, 10**6)
 LINEAR: Mapping[str, tuple[int, ...]] = {
     "mul": (0, 1), "div": (0,), "sum": (0,), "where_true": (1,), "where_false": (1,), "reshape": (0,), "permute": (0,),
@@ -292,12 +292,13 @@ def close(one: Fraction, other: Fraction) -> bool:
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))
 
 
-def other_lengths(terms: Terms, windows: Sequence[Mapping[str, Combination]]) -> str:
-    """What the gradients of some windows, by parameter, say of windows with another number of micro-batches."""
-    bare = [{name: [terms.bare(term)[0] for term in value] for name, value in each.items()} for each in windows]
-    made = forms(terms, [term for each in bare for value in each.values() for term in value])
+def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
+    """What the gradients of some steps say of windows with another number of micro-batches."""
+    gradients = [gradient for update in updates for gradient in update.gradients.values()]
+    bare = [(gradient.name, [terms.bare(term)[0] for term in gradient.value]) for gradient in gradients]
+    made = forms(terms, [term for _, value in bare for term in value])
     seen: dict[tuple[str, int], set[frozenset[int]]] = {}
-    for name, value in (pair for each in bare for pair in each.items()):
+    for name, value in bare:
         own: dict[int, set[int]] = {}
         for term in value:
             own.setdefault(terms.owners[term], set()).add(made[term])

@@ -27,7 +27,7 @@ from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -44,7 +44,6 @@ GENERATORS = frozenset({
     "exponential", "random", "cauchy", "log_normal", "geometric",
 })  # fmt: skip
 """Random operators whose result depends on no tensor, but for its shape."""
-NORMS = ("linalg_vector_norm", "norm")
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})

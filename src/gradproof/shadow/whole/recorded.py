@@ -284,14 +284,15 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
         if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
             return None
-        if tensor.dim() and self._fetch_of(tensor) is not None:
+        given = self._fetch_of(tensor) is not None
+        if tensor.dim() and given:
             return None
         with torch.no_grad(), _disable_current_modes():
             first = tensor.detach().flatten()[0]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if plain is not None and (tensor.is_floating_point() or self._fetch_of(tensor) is not None):
+        if plain is not None and (tensor.is_floating_point() or given):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 
@@ -504,7 +505,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     # Writes that are no operators
 
     def _look(self, kind: str) -> None:
-        """Keep what the or the gradients, hold."""
+        """Keep what the parameters, or the gradients, hold."""
         for parameter in self.kept:
             tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
             if tensor is not None and plain(tensor):

@@ -1,7 +1,7 @@
 """The two runs of a function, by micro-batches and by the full batch, with numbers or without.
 
 Both runs share one store of terms. The gradient of a window is proved equal to the full batch's where both are one
-combination: then they are equal for all real data and draws. An optimizer step makes what it wrote a new
+combination: then they are equal for all real parameters, data and draws. An optimizer step makes what it wrote a new
 leaf, which is named by its definition: two runs have one leaf only where they wrote the same.
 
 A run with numbers (`Real`) takes the path that its numbers lead to. Random numbers of the second run are those that the

@@ -29,6 +29,7 @@ NOBODY, SEVERAL = -1, -2
 ROUNDED = Fraction(1, 10**6)
 """Below this a factor is the rounding of a float constant."""
 TRAINED = ("parameter", "state", "unknown")
+NORMS = ("linalg_vector_norm", "norm")
 UNIT = Fraction(1)
 ZERO: Combination = {}
 
