@@ -43,6 +43,12 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "for w in range(W):\n    for i in range(N if w != 1 else 2): mb(w * N + i).backward()\n" + TAIL,
         True,
     ),
+    "the tail of an epoch by N, validated between": (
+        LOADER + "dl = DataLoader(data, batch_size=4)\nfor epoch in range(3):\n    for k, (x, y) in enumerate(dl):\n"
+        "        (mse_loss(model(x), y) / N).backward()\n        if (k + 1) % N == 0 or k + 1 == len(dl):"
+        " opt.step(); opt.zero_grad()\n    with torch.no_grad():\n        for x, y in dl: model(x)\n",
+        True,
+    ),
     "divided by N - 1": (EACH.format("(mb(w * N + i) * N / (N - 1)).backward()"), False),
     "one has twice its weight": (EACH.format("(mb(w * N + i) * (2 if i == 0 else 1)).backward()"), False),
     "the mean of token means": (

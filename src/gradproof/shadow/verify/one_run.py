@@ -352,11 +352,21 @@ class OneRun:
             reason = "the weights of the windows add up to different totals"
             return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
         reason = f"the samples of window {window.shown} weigh {near(scales[at])} in all, those of another window 1"
+        if 0 < len(window.runs) / scales[at] - len(window.runs) <= self._skipped(at):
+            reason = f"{reason}: a batch of the data loader was skipped, and whether it counts is not shown"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
         return self._result(
             "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
             counterexample={"totals": [str(scale) for scale in scales]},
             help="divide each loss by the number of micro-batches of its own window",
         )  # fmt: skip
+
+    def _skipped(self, at: int) -> int:
+        """How many batches a data loader gave for a window, or beside it, that are in no window."""
+        used = [{sample // MICRO for sample in window.samples} for window in self.windows]
+        first = max((number for own in used[:at] for number in own), default=-1)
+        last = min((number for own in used[at + 1 :] for number in own), default=self.engine.fetch + 1)
+        return sum(first < number < last for number in self.engine.given.difference(*used))
 
     # GA-INV-002, GA-INV-004, GA-INV-005, GA-DATA-001
 

@@ -71,6 +71,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
+        self.given: set[int] = set()  # by a data loader, with gradients on
         self.by_pass = False
         self.met = Meetings()
         self._last = (-1, 0)
@@ -387,6 +388,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.ran = True
         number = self._open()
         self.marked.add(number)
+        if torch.is_grad_enabled():
+            self.given.add(number)
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
             storage = tensor.untyped_storage()
