@@ -23,6 +23,19 @@ for w in range(W):
 """,
         ("GA-INV-003",),
     ),
+    "never stepped second optimizer freed": (
+        """
+import gc
+head = nn.Linear(2, 2); opt2 = torch.optim.Adam(head.parameters(), lr=1e-2)
+def mb(i): return mse_loss(head(model(X[i])), Y[i]) / N
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    opt.step(); opt.zero_grad(); opt2.zero_grad()
+del opt2
+gc.collect()
+""",
+        ("GA-INV-003",),
+    ),
     "two losses retain graph half window": (
         """
 for w in range(2 * W):

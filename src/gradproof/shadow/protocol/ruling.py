@@ -223,7 +223,7 @@ class StepRuling:
         averaged = [event for event in self.events if event.kind == kinds.AVERAGED]
         if len(averaged) > len(self.steps) + 1:
             yield AVERAGE, averaged[-1].location
-        if any((own & self.reached) - self.own for own in self.monitor.details.optimizers()):
+        if any((own & self.reached) - self.own for own in self.monitor.details.optimizers):
             yield NEVER, None
         if self.own - self.reached and self.reached - self.own:
             yield REACHED, None

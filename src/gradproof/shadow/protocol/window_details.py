@@ -59,11 +59,15 @@ class SeenStep:
 
 
 class WindowDetails:
-    """Looks at weights and optimizers while a recorded window runs. `reaching`: what the present pass reaches."""
+    """Looks at weights and optimizers while a recorded window runs. `reaching`: what the present pass reaches.
+
+    `optimizers`: the parameters of each that was there in a recorded pass. It may be freed before the run is judged.
+    """
 
     def __init__(self, run: RunEvents) -> None:
         self.run, self.sums = run, RankSums()
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: set[frozenset[int]] = set()
         self.reaching: set[int] = set()
         self._leaves: list[Tensor] = []
         self._weights: dict[int, Tensor] = {}
@@ -109,10 +113,6 @@ class WindowDetails:
     def _owned(self) -> dict[int, Tensor]:
         return {id(p): p for optimizer in list(self.made) for p in params_of(optimizer)}
 
-    def optimizers(self) -> list[frozenset[int]]:
-        """The parameters of each optimizer that was made."""
-        return [frozenset(map(id, params_of(optimizer))) for optimizer in list(self.made)]
-
     def of_weights(self, given: list[Tensor]) -> bool:
         """Whether tensors are weights, each of them."""
         owned = self._owned()
@@ -129,6 +129,7 @@ class WindowDetails:
             return
         self._reach(roots, inputs)
         owned = self._owned()
+        self.optimizers |= {frozenset(map(id, params_of(optimizer))) for optimizer in list(self.made)}
         own = {id(t): t for t in self._leaves if isinstance(t, nn.Parameter) or id(t) in owned}
         if not own:
             return
