@@ -111,12 +111,13 @@ class Memory:
         if len(around) != 1 or around[0].start > start or around[0].stop < stop:
             return [region for region in held.regions if region not in around]
         region, moves = around[0], self.moves
-        column = _column(region, start, shape, stride)
-        apart = self._by_part(self._apart(region, shape, stride, value), start, shape, stride, value)
-        if apart is not None:
-            made = apart
-        elif column is not None:
-            made = self._put(region, *column, shape, value)
+        apart = self._apart(region, shape, stride, value)
+        column = _column(apart, start, shape, stride)
+        parts = self._by_part(apart, start, shape, stride, value) if column is None else None
+        if column is not None:
+            made = self._put(apart, *column, shape, value)
+        elif parts is not None:
+            made = parts
         else:
             pairs = ((region.value, region.shape), (value, shape))
             kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
