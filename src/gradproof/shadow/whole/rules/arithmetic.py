@@ -206,7 +206,7 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
     found = masked(x, call)
-    return found or ([] if x.integers else [x.ones(Fraction(count, len(call.values[0].parts))).parts[0]])
+    return found or ([] if x.integers else x.elements_of(call.values[0], count))
 
 
 def masked(x: Interpreter, call: Call) -> list[Combination]:
