@@ -80,12 +80,12 @@ def mask_of_another(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Te
     return loss[y.flip(0) != IGNORED].sum() / total
 
 
-def trained(loss: Loss, run: Run, of_window: bool = True) -> None:
+def trained(loss: Loss, run: Run, of_window: bool = True, ignored: float = 0.4) -> None:
     """Train with sums over chosen words, divided by those of the window, or of each micro-batch."""
     model = Tagger().to(run.dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randint(WORDS, (run.samples, LENGTH)), torch.randint(CLASSES, (run.samples, LENGTH))
-    y = y.masked_fill(torch.rand(y.shape) < 0.4, IGNORED)
+    y = y.masked_fill(torch.rand(y.shape) < ignored, IGNORED)
     batches = list(zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True))
     for start in range(0, len(batches), run.accum_steps):
         window = batches[start : start + run.accum_steps]
@@ -112,6 +112,24 @@ def test_what_a_mask_chooses_is_proved_and_by_another_count_refuted(loss: Loss, 
 @pytest.mark.parametrize("loss", [own_means, of_another, mask_of_another])
 def test_what_is_wrong_is_not_proved(loss: Loss) -> None:
     assert outcome(loss) is not HOLDS
+
+
+def mean_of_chosen(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+    return loss[y != IGNORED].mean() / 4
+
+
+def mean_of_places(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
+    return loss[(y[:, 0] != IGNORED).nonzero().squeeze(1)].mean() / 4
+
+
+@pytest.mark.parametrize("loss", [mean_of_chosen, mean_of_places])
+@pytest.mark.parametrize("ignored", [0.0, 0.4])
+def test_a_mean_over_what_data_choose_is_not_proved_by_equal_counts(loss: Loss, ignored: float) -> None:
+    """Where no label of this run is ignored, the mean of means is the mean by chance."""
+    found = check(lambda run: trained(loss, run, True, ignored), micro_batch=3)
+    assert found.result("GA-EQ-001").outcome is not HOLDS
 
 
 # -- The rules, against the real numbers.

@@ -97,7 +97,9 @@ class Judge:
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
-        if loss.outcome is not Outcome.HOLDS or not self.laws.integers or equal.outcome is Outcome.HOLDS:
+        if loss.outcome is not Outcome.HOLDS or equal.outcome is Outcome.HOLDS:
+            return loss
+        if not self.laws.integers and self.laws.by_chance(self.run.micro_batches) is None:
             return loss
         return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")
 
@@ -195,6 +197,11 @@ class Judge:
         if found is None and (self.ours.facts.again | self.full.facts.again) & self.terms.reached(drawn):
             reason = "a generator draws the same numbers again, and the full batch draws others"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
+        line = self.laws.by_chance(self.run.micro_batches) if found is None else None
+        if line is not None:
+            reason = "data choose as many rows of each micro-batch; a mean over them may be right by chance"
+            help = "check with data that choose other numbers of rows"
+            return self._result(name, Outcome.UNKNOWN, reason, line, help=help)
         if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, exact, multiplied, plus, times
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    UNIT,
+    ZERO,
+    Combination,
+    Powers,
+    Shape,
+    Terms,
+    exact,
+    multiplied,
+    plus,
+    times,
+)
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -181,6 +193,8 @@ class Interpreter(Moves):
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
+        self.rows_chosen: dict[Location, list[int]] = {}
+        """By line, how many rows data chose, call by call."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
 
@@ -282,6 +296,19 @@ class Interpreter(Moves):
             call.coupled.append(at)
         whole = self.fitted(self.whole(value, shape), shape)
         return [(part, size) for part in self.split(whole, shape, axis, size[axis], turns)]
+
+    def chooses(self, by: Iterable[Combination], rows: int) -> None:
+        """Data chose some rows, by truth values or by the places where these are true."""
+        if any(self.terms.owners[term] != NOBODY for each in by for term in each):
+            self.rows_chosen.setdefault(user_location(), []).append(rows)
+
+    def by_chance(self, batches: int) -> Location | None:
+        """A line at which data chose as many rows of each of some micro-batches: other data may choose others."""
+        for line, rows in self.rows_chosen.items():
+            each = 1 if len(rows) % batches else max(len(rows) // batches, 1)
+            if any(len(set(rows[at::each])) == 1 for at in range(each)):
+                return line
+        return None
 
     def elements_of(self, value: Value, count: int) -> list[Combination]:
         """How many of `count` elements each part of a value stands for; not known of what a mask chose."""

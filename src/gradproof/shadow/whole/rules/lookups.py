@@ -87,6 +87,8 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
     names_samples = len(call.shapes) == 2 and not value.shared and found.own[value.axis].isupper()
     if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and chosen.shared:
         numbers = x.looked(call.tensors[1])
+        if any(x.terms.made_with(term, ("nonzero",)) for term in chosen.parts[0]):
+            x.chooses(chosen.parts, len(numbers))
         return [Value(tuple(value.parts[number] for number in numbers), value.axis, 1)] if numbers else None
     law = Law(lambda _: ([found.own, *found.indices], [found.rows]), linear=(0,))
     return x.apply(law, call.some(0, *(1 + at for at in found.lists), attributes=found.form))
@@ -122,7 +124,9 @@ def masks(x: Interpreter, call: Call) -> tuple[Value, list[Combination], list[in
         return None
     own = x.split_like(call.values[1], call.shapes[1], lead)
     with _disable_current_modes():
-        return lead, own, [int(rows_of(mask, lead, at).sum()) for at in range(len(own))]
+        counts = [int(rows_of(mask, lead, at).sum()) for at in range(len(own))]
+    x.chooses(own, sum(counts))
+    return lead, own, counts
 
 
 def by_mask(x: Interpreter, call: Call) -> list[Value] | None:
