@@ -80,8 +80,8 @@ def mask_of_another(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Te
     return loss[y.flip(0) != IGNORED].sum() / total
 
 
-def trained(loss: Loss, run: Run, of_window: bool = True, ignored: float = 0.4) -> None:
-    """Train with sums over chosen words, divided by those of the window, or of each micro-batch."""
+def trained(loss: Loss, run: Run, of_window: bool = True, ignored: float = 0.4, means: bool = False) -> None:
+    """Train with sums over chosen words, divided by those of the window, or of each micro-batch; or with means."""
     model = Tagger().to(run.dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randint(WORDS, (run.samples, LENGTH)), torch.randint(CLASSES, (run.samples, LENGTH))
@@ -92,7 +92,7 @@ def trained(loss: Loss, run: Run, of_window: bool = True, ignored: float = 0.4) 
         total = torch.stack([(b != IGNORED).sum() for _, b in window]).sum()
         for a, b in window:
             by = total if of_window else (b != IGNORED).sum() * len(window)
-            loss(model, a, b, by).backward()
+            loss(model, a, b, torch.tensor(float(len(window))) if means else by).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -116,19 +116,19 @@ def test_what_is_wrong_is_not_proved(loss: Loss) -> None:
 
 def mean_of_chosen(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Tensor:
     loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
-    return loss[y != IGNORED].mean() / 4
+    return loss[y != IGNORED].mean() / total
 
 
 def mean_of_places(model: nn.Module, x: Tensor, y: Tensor, total: Tensor) -> Tensor:
     loss = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
-    return loss[(y[:, 0] != IGNORED).nonzero().squeeze(1)].mean() / 4
+    return loss[(y[:, 0] != IGNORED).nonzero().squeeze(1)].mean() / total
 
 
 @pytest.mark.parametrize("loss", [mean_of_chosen, mean_of_places])
 @pytest.mark.parametrize("ignored", [0.0, 0.4])
 def test_a_mean_over_what_data_choose_is_not_proved_by_equal_counts(loss: Loss, ignored: float) -> None:
     """Where no label of this run is ignored, the mean of means is the mean by chance."""
-    found = check(lambda run: trained(loss, run, True, ignored), micro_batch=3)
+    found = check(lambda run: trained(loss, run, True, ignored, True), micro_batch=3)
     assert found.result("GA-EQ-001").outcome is not HOLDS
 
 

@@ -87,8 +87,6 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
     names_samples = len(call.shapes) == 2 and not value.shared and found.own[value.axis].isupper()
     if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and chosen.shared:
         numbers = x.looked(call.tensors[1])
-        if any(x.terms.made_with(term, ("nonzero",)) for term in chosen.parts[0]):
-            x.chooses(chosen.parts, len(numbers))
         return [Value(tuple(value.parts[number] for number in numbers), value.axis, 1)] if numbers else None
     law = Law(lambda _: ([found.own, *found.indices], [found.rows]), linear=(0,))
     return x.apply(law, call.some(0, *(1 + at for at in found.lists), attributes=found.form))
