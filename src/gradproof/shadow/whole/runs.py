@@ -155,7 +155,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
-                return self._shared(site, shape)
+                return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
@@ -164,7 +164,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis, each = (0, count) if flat else (axis, 1)
         rows = 1 if axis is None else shape[axis] // each
         size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
-        own = f"{site} {size} {tensor.dtype}"
+        own = f"{site} {size} {tensor.dtype}{self.drawing}"
         turn, first = self.made[own, 0], 0 if axis is not None and rows in whole else self.made[own, 0]
         self.made[own, 0] += rows
         own, before = self.named(own, turn, real is not None)
