@@ -36,7 +36,7 @@ NARROW = frozenset(
     kind for kind in vars(torch).values()
     if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex) and torch.finfo(kind).bits < 32
 )  # fmt: skip
-SHORT = frozenset({torch.int8, torch.uint8, torch.int16})
+SHORT = frozenset({torch.int8, torch.uint8, torch.int16, torch.qint8, torch.quint8})
 """Whole numbers of fewer than 32 bits: a sum of gradients in them is one of fixed-point numbers."""
 CASTS = frozenset({"_to_copy", "copy_", "copy", "to", "clone", "detach", "view", "alias"})
 DEPTH = 100
@@ -137,8 +137,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             return
         results = args[0] if spec.written else out
         count = len(results)
+        again = bool(spec.written) and len({one.untyped_storage()._cdata for one in results}) < count
         for at, result in enumerate(results):
             own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
+            if again and at:  # it may have been written as a part of the list before
+                values = {**values, **{id(t): self.value(t) for t in tensors_in(own)}}
             self._settle(func, spec, own, kwargs, values, [result])
 
     @contextmanager

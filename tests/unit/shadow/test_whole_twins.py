@@ -1,0 +1,79 @@
+"""Right steps that are proved, each beside a wrong twin that is not, with numbers and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.request import Request
+from gradproof.shadow.verify.check import check_whole
+from tests.soundness.kit import Batch
+from tests.soundness.tasks import LINEAR
+
+EQ, STALE, WIDE = "GA-EQ-001", "GA-INV-002", "GA-INV-004"
+FAKE = pytest.mark.parametrize("fake", [False, True])
+Weight = Callable[[int], Tensor]
+
+
+def outcome(step: Callable[[Run], Any], obligation: str, fake: bool, **options: Any) -> Outcome:
+    """What is said of an obligation."""
+    return check_whole(step, "step", Request(fake=fake, **options)).result(obligation).outcome
+
+
+def weighed(weight: Weight) -> Callable[[Run], Any]:
+    """A loop that multiplies each loss by what `weight` makes of N."""
+
+    def share(output: Tensor, target: Tensor, window: list[Batch]) -> Tensor:
+        return F.mse_loss(output, target) * weight(len(window))
+
+    return lambda run: LINEAR.start(run).train(share)
+
+
+def foreach(n: int, same: bool) -> Tensor:
+    """A list operator on two tensors, or twice on one."""
+    first, second = torch.full((2,), 1 / n), torch.ones(2)
+    torch._foreach_mul_([first, first if same else second], [float(n) if same else 1.0, 1.0])
+    return first[0]
+
+
+WEIGHTS: list[tuple[Weight, Weight]] = [
+    (lambda n: torch.full((), 1 / n), lambda n: torch.full((), 1 / n, dtype=torch.int64)),
+    (lambda n: torch.full((), 1 / n), lambda n: torch.full((), 1 / n, dtype=torch.bool)),
+    (lambda n: torch.zeros(()).fill_(1 / n), lambda n: torch.zeros((), dtype=torch.int32).fill_(1 / n)),
+    (lambda n: torch.ones(()).fill_(torch.tensor(1 / n)), lambda n: torch.ones((), dtype=torch.int64).fill_(1 / n)),
+    (lambda n: torch.full_like(torch.ones(2), 1 / n)[0], lambda n: torch.full_like(torch.arange(2), 1 / n)[0]),
+    (lambda n: foreach(n, same=False), lambda n: foreach(n, same=True)),
+]
+
+
+@FAKE
+@pytest.mark.parametrize(("right", "wrong"), WEIGHTS)
+def test_weights_of_whole_numbers_and_of_lists(right: Weight, wrong: Weight, fake: bool) -> None:
+    """A whole number that is made of a fraction is another one."""
+    assert outcome(weighed(right), EQ, fake) is Outcome.HOLDS
+    assert outcome(weighed(wrong), EQ, fake) is not Outcome.HOLDS
+
+
+def test_whole_numbers_of_eight_bits_join_micro_batches() -> None:
+    """Quantized tensors are narrower than fp32. Without numbers torch makes none."""
+
+    def step(run: Run, narrow: bool) -> None:
+        job = LINEAR.start(run)
+        for window in job.windows():
+            for x, y in window:
+                (F.mse_loss(job.model(x), y) / len(window)).backward()
+                for p in job.parameters:
+                    assert p.grad is not None
+                    if narrow:
+                        p.grad = torch.quantize_per_tensor(p.grad, 0.01, 0, torch.qint8).dequantize()
+            job.apply()
+
+    assert outcome(lambda run: step(run, False), WIDE, False) is Outcome.HOLDS
+    assert outcome(lambda run: step(run, True), WIDE, False) is not Outcome.HOLDS
