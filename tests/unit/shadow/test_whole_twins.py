@@ -61,6 +61,7 @@ def test_weights_of_whole_numbers_and_of_lists(right: Weight, wrong: Weight, fak
     assert outcome(weighed(wrong), EQ, fake) is not Outcome.HOLDS
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_whole_numbers_of_eight_bits_join_micro_batches() -> None:
     """Quantized tensors are narrower than fp32. Without numbers torch makes none."""
 
