@@ -60,6 +60,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.mark: Any = run
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
+        self.memory.bytes_read = lambda: self.lose("the bytes of a tensor are read as another type")
         self.facts = RunFacts()
         self.assumed = Assumed(self.lose)
         self.facts.assumed = self.assumed.names

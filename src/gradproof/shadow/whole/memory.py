@@ -6,6 +6,7 @@ another tensor, is lost: `read` gives None, and whoever reads it says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -59,12 +60,16 @@ class Memory:
     def __init__(self, moves: Moves) -> None:
         self.moves = moves
         self.held: dict[int, Held] = {}
+        self.bytes_read: Callable[[], None] = lambda: None
+        """Called where what a storage holds is reached by its bytes, and is lost."""
 
     def of(self, tensor: torch.Tensor) -> Held:
         """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
         storage = tensor.untyped_storage()
         found = self.held.get(storage._cdata)
         if found is None or found.weak.expired() or found.width != tensor.element_size():
+            if tensor.dtype is torch.uint8 and found is not None and known(found) and not found.data:
+                self.bytes_read()
             found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
         return found
 
