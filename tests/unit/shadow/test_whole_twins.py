@@ -78,3 +78,33 @@ def test_whole_numbers_of_eight_bits_join_micro_batches() -> None:
 
     assert outcome(lambda run: step(run, False), WIDE, False) is Outcome.HOLDS
     assert outcome(lambda run: step(run, True), WIDE, False) is not Outcome.HOLDS
+
+
+def epochs(emptied: bool, zeroed: bool) -> Callable[[Run], Any]:
+    """Two epochs over one window, of a loss without curvature: its gradient is made of no parameter."""
+
+    def step(run: Run) -> None:
+        model, inputs = torch.nn.Linear(3, 1, bias=False), torch.randn(run.samples, 3)
+        optimizer, total = torch.optim.SGD(model.parameters(), lr=0.1), torch.zeros(1, 3)
+        for _ in range(2):
+            for x in inputs.split(run.micro_batch_size):
+                total += torch.autograd.grad(model(x).mean() / run.accum_steps, [model.weight])[0]
+            model.weight.grad = total.clone()
+            optimizer.step()
+            if zeroed:
+                optimizer.zero_grad()
+            if emptied:
+                total.zero_()
+
+    return step
+
+
+@FAKE
+def test_a_buffer_that_is_never_emptied_is_stale_where_samples_come_again(fake: bool) -> None:
+    assert outcome(epochs(emptied=True, zeroed=True), STALE, fake, windows=1) is Outcome.HOLDS
+    assert outcome(epochs(emptied=False, zeroed=True), STALE, fake, windows=1) is not Outcome.HOLDS
+
+
+def test_a_gradient_that_is_replaced_by_an_equal_one_is_not_stale() -> None:
+    assert outcome(epochs(emptied=True, zeroed=False), STALE, False, windows=1) is not Outcome.REFUTED
+    assert outcome(epochs(emptied=False, zeroed=False), STALE, False, windows=1) is Outcome.REFUTED
