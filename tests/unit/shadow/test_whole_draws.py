@@ -1,4 +1,4 @@
-"""Random numbers that are drawn by other numbers: a probability, a mean, a deviation. Each right step has a wrong twin."""
+"""Random numbers that are drawn by others: a probability, a mean, a deviation. Each right step has a wrong twin."""
 
 from __future__ import annotations
 

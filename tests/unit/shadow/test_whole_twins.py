@@ -108,3 +108,15 @@ def test_a_buffer_that_is_never_emptied_is_stale_where_samples_come_again(fake: 
 def test_a_gradient_that_is_replaced_by_an_equal_one_is_not_stale() -> None:
     assert outcome(epochs(emptied=True, zeroed=False), STALE, False, windows=1) is not Outcome.REFUTED
     assert outcome(epochs(emptied=False, zeroed=False), STALE, False, windows=1) is Outcome.REFUTED
+
+
+@FAKE
+def test_one_number_that_is_added_at_several_places(fake: bool) -> None:
+    """A count of labels by hand: the labels of a micro-batch meet in it."""
+
+    def share(output: Tensor, target: Tensor, window: list[Batch]) -> Tensor:
+        label = (target[:, 0] > 0).long()
+        counts = torch.zeros(2).index_put((label,), torch.ones(1), accumulate=True)
+        return (output * counts).mean() / len(window)
+
+    assert outcome(lambda run: LINEAR.start(run).train(share), EQ, fake) not in (Outcome.HOLDS, Outcome.ERROR)

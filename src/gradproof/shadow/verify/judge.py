@@ -435,8 +435,8 @@ class Judge:
                     reason = f"{what} still has that of sample {sample}, of window {at}"
                     first = next((e.location for e in self.events(at) if e.kind == BACKWARD), now.location)
                     return self._result(name, Outcome.REFUTED, reason, first, help="call zero_grad() after each step")
-                grown = [t for t in mine.keys() & older.keys() if self.terms.owners[t] != NOBODY and mine[t] != older[t]]
-                if grown or any(self.terms.owners[term] != NOBODY for term in carried):
+                carried |= {t for t in mine.keys() & older.keys() if mine[t] != older[t]}  # read again, and kept
+                if any(self.terms.owners[term] != NOBODY for term in carried):
                     reason = f"the gradient of {one} in window {at + 1} has a part of that of an earlier window"
                     return self._result(name, Outcome.UNKNOWN, reason, now.location)
             every = [term for gradient in now.gradients.values() for term in gradient.value]

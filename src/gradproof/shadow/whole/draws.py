@@ -26,7 +26,7 @@ def bounds(call: Call) -> tuple[Any, Any]:
 def settings(call: Call) -> tuple[Any, ...]:
     """The numbers that a random operator is given: a mean, a deviation, a probability, bounds."""
     given = call.attributes[:-1] if call.name != "randperm" else ()
-    return tuple(part for part in given if isinstance(part, int) or (isinstance(part, tuple) and part[:1] == ("float",)))
+    return tuple(one for one in given if isinstance(one, int) or (isinstance(one, tuple) and one[:1] == ("float",)))
 
 
 def by_numbers(call: Call, written: list[torch.Tensor]) -> bool:

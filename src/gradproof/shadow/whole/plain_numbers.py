@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.whole.memory import geometry_of
-from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
+from gradproof.shadow.whole.terms import ZERO, Combination, Terms, multiplied, plus, times
 from gradproof.shadow.whole.unseen import of_an_object
 from gradproof.shadow.whole.values import shared
 
@@ -42,6 +42,11 @@ FILLED = frozenset({"tensor", "as_tensor", "scalar_tensor", "full", "full_like",
 """Functions that make tensors of one number."""
 
 
+def counting(terms: Terms, value: Combination) -> bool:
+    """Whether a count of labels is among what a number is made of."""
+    return any(terms.made_with(term, COUNTED) for term in value)
+
+
 class NoNumbers(RuntimeError):
     """The function reads a number of a tensor; in a run without numbers there is none."""
 
@@ -61,13 +66,14 @@ class Carries:
         """Python makes a plain number of it, which no one follows."""
         facts, terms = self.engine.facts, self.engine.terms
         facts.free = True
-        facts.counted |= isinstance(self, int) or (
-            terms.plain(self.value) and any(terms.made_with(term, COUNTED) for term in self.value)
-        )
+        facts.counted |= isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
 
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
         """Arithmetic that is not followed: Python goes on with plain numbers; a tensor is asked itself."""
-        return NotImplemented if isinstance(other, torch.Tensor) else number()
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        self.left()
+        return number()
 
     def _other(self, other: Any) -> Combination | None:
         """What the other number of an operation is made of; None for what is no number."""

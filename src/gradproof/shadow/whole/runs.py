@@ -32,7 +32,7 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, wit
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED, known
-from gradproof.shadow.whole.plain_numbers import NoNumbers
+from gradproof.shadow.whole.plain_numbers import NoNumbers, counting
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
@@ -401,9 +401,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.laws.constant(value):
             return
         self.facts.reads.append((self.location(), how))
-        self.facts.free = True
-        self.facts.gated |= self._of_gradients(value)
-        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
+        counts = not tensor.is_floating_point() or counting(self.terms, value)
+        whole = counts and tensor.dtype is not torch.bool
         self.facts.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
 
     def _of_gradients(self, value: Combination) -> bool:

@@ -102,6 +102,8 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
     found = lookup(x, call) if number(x, call.values[0]) == 0 else None
     if found is None or len(call.shapes[-1]) != len(found.rows):
         return None
+    if prod(call.shapes[-1]) != rows_named(call):
+        return None  # one row is added at several places
     sizes = tuple(size for size, letter in zip(call.shapes[0], found.own, strict=True) if letter.isupper())
     law = Law(lambda _: ([found.rows, *found.indices], [found.own]), linear=(0,))
     return x.apply(law, call.some(-1, *(1 + at for at in found.lists), attributes=(*found.form, sizes)))
@@ -146,7 +148,7 @@ def by_mask(x: Interpreter, call: Call) -> list[Value] | None:
 def back_by_mask(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of such a choice: the rows of each sample are put where its mask chose them, into zeros."""
     found = masks(x, call) if number(x, call.values[0]) == 0 else None
-    if found is None or sum(found[2]) != call.shapes[-1][0]:
+    if found is None or call.shapes[-1] != (sum(found[2]), *call.shapes[0][len(call.shapes[1]) :]):
         return None
     lead, own, counts = found
     rows = x.whole(call.values[-1], call.shapes[-1])
@@ -162,6 +164,13 @@ def back_by_mask(x: Interpreter, call: Call) -> list[Value] | None:
 def _under(x: Interpreter, name: str, given: tuple[int, ...], sizes: tuple[Shape, Shape], term: int) -> int:
     """An operator that is linear in a term, beneath its scalars. `sizes`: those of the term and of the result."""
     return x.beneath(term, lambda inner: x.terms.make(name, (), (x.solid(inner, sizes[0]), *given), sizes[1]))
+
+
+def rows_named(call: Call) -> int:
+    """How many elements the lists of indices name."""
+    lists = [*call.args[1], *[None] * (len(call.shapes[0]) - len(call.args[1]))]
+    wide = prod(torch.broadcast_shapes(*call.shapes[1:-1]))  # type: ignore[no-untyped-call]
+    return wide * prod(size for size, one in zip(call.shapes[0], lists, strict=True) if one is None)
 
 
 def masked_put(x: Interpreter, call: Call) -> list[Value] | None:
