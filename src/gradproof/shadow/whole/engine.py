@@ -502,8 +502,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """Random numbers: data, numbers of each sample, or numbers that all share."""
         if call.name == "native_dropout":
             return self._dropped(call)
-        by = by_numbers(call, written)
-        if call.name not in GENERATORS or any(isinstance(arg, torch.Tensor) for arg in call.args[1:]) or by and written:
+        by, others = by_numbers(call, written), any(isinstance(arg, torch.Tensor) for arg in call.args[1:])
+        if call.name not in GENERATORS or others or (by and written):
             self.facts.opaque[call.name] += 1
             return [shared(self.terms.of(self._fresh(call.name, call.out_shape(at)))) for at in range(len(call.out))]
         return self._drawn_by(call) if by else self._drawn_like(call, bool(written))

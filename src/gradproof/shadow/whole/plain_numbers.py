@@ -328,11 +328,7 @@ class Reading(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if func is torch.Tensor.__deepcopy__:
             return self._copied(func, *args, **kwargs)
-        if name in SHOWN:
-            self.engine.read_whole(name, args[0])
-        for one in (*args[1:], *kwargs.values()) if name in LENGTHS else ():
-            if isinstance(one, torch.Tensor) and not one.is_floating_point():
-                self.engine.read_whole(name, one)
+        self._read_whole(name, args, kwargs)
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
@@ -344,15 +340,25 @@ class Reading(TorchFunctionMode):
         if name == "one_hot":  # it looks at the least and the largest label, and hands out neither
             self.engine.facts.counted = before
         if name in FILLED and isinstance(made, torch.Tensor):
-            given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
-            if len(given) == 1 and (
-                made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))
-            ):
-                self.engine.memory.write(made, shared(given[0].value))
-            else:
-                for number in carried((args, kwargs)):
-                    number.left()
+            self._filled(made, args, kwargs)
         return made
+
+    def _read_whole(self, name: str, args: Any, kwargs: Any) -> None:
+        """Note a function that reads the numbers of a tensor, and runs no operator for it."""
+        if name in SHOWN:
+            self.engine.read_whole(name, args[0])
+        for one in (*args[1:], *kwargs.values()) if name in LENGTHS else ():
+            if isinstance(one, torch.Tensor) and not one.is_floating_point():
+                self.engine.read_whole(name, one)
+
+    def _filled(self, made: torch.Tensor, args: Any, kwargs: Any) -> None:
+        """A tensor of one number is made of what the number is made of."""
+        given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
+        if len(given) == 1 and (made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))):
+            self.engine.memory.write(made, shared(given[0].value))
+        else:
+            for number in carried((args, kwargs)):
+                number.left()
 
     def _copied(self, func: Any, tensor: torch.Tensor, memo: Any) -> torch.Tensor:
         """A copy of a tensor by the bytes of its storage, which no operator makes: it holds what the tensor holds."""

@@ -360,14 +360,14 @@ def fill(x: Interpreter, call: Call) -> list[Value] | None:
     found: Any = FILLS.get(call.name)
     if found is None:
         found = call.args[FILLED[call.name]] if len(call.args) > FILLED[call.name] else call.kwargs.get("fill_value")
-    made = call.out[0]
-    whole = made is not None and not (made.is_floating_point() or made.is_complex())
+    kind = torch.float32 if call.out[0] is None else call.out[0].dtype
+    whole = not (kind.is_floating_point or kind.is_complex)
     if isinstance(found, torch.Tensor):
-        if whole and (found.is_floating_point() or made.dtype is torch.bool):
+        if whole and (found.is_floating_point() or kind is torch.bool):
             return None
         return [x.expand(call.values[-1], call.shapes[-1], call.out_shape())]
     if whole and isinstance(found, int | float) and math.isfinite(found):
-        found = int(found) if made.dtype is not torch.bool else bool(found)
+        found = int(found) if kind is not torch.bool else bool(found)
     plain = Fraction(int(found)) if isinstance(found, bool) else x.exact(found)
     if plain is None:
         return [shared(x.terms.of(x.terms.make("number", (str(found),), (), None)))]
