@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -120,3 +121,46 @@ def test_one_number_that_is_added_at_several_places(fake: bool) -> None:
         return (output * counts).mean() / len(window)
 
     assert outcome(lambda run: LINEAR.start(run).train(share), EQ, fake) not in (Outcome.HOLDS, Outcome.ERROR)
+
+
+# -- What the function keeps beside its gradients.
+
+
+def averaged(run: Run, inside: bool) -> None:
+    """An average of the parameters in tensors of its own, after each micro-batch or after each step."""
+    job = LINEAR.start(run)
+    params = list(job.model.parameters())
+    kept = [p.detach().clone() for p in params]
+    for window in job.windows():
+        for at, (x, y) in enumerate(window):
+            (F.mse_loss(job.model(x), y) / len(window)).backward()
+            if inside or at == len(window) - 1:
+                kept = [0.9 * old + 0.1 * p.detach() for old, p in zip(kept, params, strict=True)]
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+
+
+@FAKE
+def test_an_average_in_new_tensors_is_seen(fake: bool) -> None:
+    assert outcome(lambda run: averaged(run, False), "GA-INV-003", fake) is Outcome.HOLDS
+    assert outcome(lambda run: averaged(run, True), "GA-INV-003", fake) is not Outcome.HOLDS
+
+
+def half_sums(run: Run) -> None:
+    """Gradients are added up in lists of numbers of half precision."""
+    job = LINEAR.start(run)
+    params = list(job.model.parameters())
+    for window in job.windows():
+        total: list[float] = []
+        for x, y in window:
+            found = torch.autograd.grad(F.mse_loss(job.model(x), y) / len(window), params)
+            own = [number for one in found for number in one.flatten().tolist()]
+            sums = [a + b for a, b in zip(total or [0.0] * len(own), own, strict=True)]
+            total = [struct.unpack("e", struct.pack("e", one))[0] for one in sums]
+        for p, part in zip(params, torch.tensor(total).split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p).to(run.dtype)
+        job.optimizer.step()
+
+
+def test_numbers_of_gradients_that_lists_hold_are_not_known_to_be_wide() -> None:
+    assert outcome(half_sums, WIDE, False) is not Outcome.HOLDS

@@ -17,6 +17,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
+from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
@@ -378,18 +379,21 @@ class Judge:
             if self.full.facts.kept.get(key, (location, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, location)
-        kept = next((event for at in range(len(ours)) for event in self.kept_inside(at)), None)
+        kept = next((line for at in range(len(ours)) for line in self.kept_inside(at)), None)
         if kept is not None:
             reason = "this line computes with parameters inside a window; what it keeps was not compared"
-            return self._doubt(name, reason, kept.location)
+            return self._doubt(name, reason, kept)
         if self.ours.facts.final != self.full.facts.final:
             reason = "the parameters at the end were not shown to be those of the full batch's run"
             return self._result(name, Outcome.UNKNOWN, reason, ours[-1].location)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
-    def kept_inside(self, at: int) -> list[LoopEvent]:
+    def kept_inside(self, at: int) -> list[Location]:
         """The lines that compute with parameters alone, inside of a window."""
-        return self.ours.engine.events.inside(at, READ) if isinstance(self.ours.engine, Real) else []
+        engine, last = self.ours.engine, self.ours.facts.updates[at].passes
+        if isinstance(engine, Fake):
+            return [line for window, passes, line in engine.computed if window == at and passes < last]
+        return [event.location for event in engine.events.inside(at, READ)] if isinstance(engine, Real) else []
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
