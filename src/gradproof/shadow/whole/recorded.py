@@ -277,6 +277,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.memory.alias(tensor, made)
         return made
 
+            if self.escapes.reach(tensor):
+                self.exports += 1
+                self.seen.keep(f"batch {self.exports}", tensor, found)
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
 
@@ -456,6 +459,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         super().begin(roots)
         if self.passes == 1:
             steps = len(self.facts.updates)
+        self._compare("batch")
             self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
