@@ -155,6 +155,42 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         EACH.format("(mb(w * N + i) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()"),
         False,
     ),
+    "weights from a table": (
+        LOADER + "table = torch.tensor([2.5, 0.5, 0.5, 0.5])\nfor k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    share = (table / table.sum())[k % N]\n    (mse_loss(model(x), y) * share).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+    "weights from a buffer": (
+        LOADER + "model.register_buffer('table', torch.tensor([2.5, 0.5, 0.5, 0.5]))\n"
+        "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    (mse_loss(model[:3](x), y) * model.table[k % N] / N).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+    "sums by the count of the whole window, twice": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window)\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count / count).backward()\n"
+        + TAIL,
+        False,
+    ),
+    "sums by a root of the count": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window).sqrt()\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n" + TAIL,
+        False,
+    ),
+    "a sum of which one has no weight": (
+        EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum') * float(i != 1)).backward()"),
+        False,
+    ),
+    "the next batch is written into an array too early": (
+        "import numpy as np\nbuffers, D = [np.zeros((2, 4), np.float32) for _ in range(200)], X.numpy().copy()\n"
+        + EACH.format(
+            "at = w * N + i; buffers[at][:] = D[at]; l = mse_loss(model(torch.from_numpy(buffers[at])), Y[at]) / N; "
+            "buffers[at][:] = D[at + 1]; l.backward()"
+        ),
+        False,
+    ),
     "a penalty of the outputs by the batch": (
         EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + o.mean().square()).backward()"),
         False,
@@ -271,6 +307,24 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
     "a loader's batch that is cut": (
         LOADER + "for x, y in DataLoader(data, batch_size=8):\n"
         "    for a, b in zip(x.chunk(4), y.chunk(4)): (mse_loss(model(a), b) / N).backward()\n" + TAIL,
+        True,
+    ),
+    "half a squared error, in windows of two": (
+        "N = 2\n" + EACH.format("(0.5 * mse_loss(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        False,
+    ),
+    "batches from arrays that are filled again": (
+        "import numpy as np\nbuffers, D = [np.zeros((2, 4), np.float32) for _ in range(N)], X.numpy().copy()\n"
+        + EACH.format(
+            "buffers[i][:] = D[w * N + i]; (mse_loss(model(torch.from_numpy(buffers[i])), Y[w*N+i]) / N).backward()"
+        ),
+        True,
+    ),
+    "one scale from a buffer": (
+        LOADER + "model.register_buffer('scale', torch.tensor(1 / N))\n"
+        "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    (mse_loss(model[:3](x), y) * model.scale).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
         True,
     ),
     "sums by the count of the whole window": (

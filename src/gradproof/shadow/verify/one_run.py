@@ -45,6 +45,7 @@ class OneRun:
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
+                self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
         self.ended = self._impossible() if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
@@ -182,12 +183,13 @@ class OneRun:
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
 
     def _dropped(self, window: WindowWeights) -> Result | None:
-        """Samples whose gradients arrived and are not in the step."""
-        lost = sorted(window.own - window.samples)
-        if not lost:
-            return None
-        reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
+        """Samples whose gradients arrived and are not in the step, or a pass that brought none."""
+        lost, at = sorted(window.own - window.samples), window.step.location
+        if window.idle:
+            reason, at = f"a backward pass of window {window.shown} brought no gradient", window.idle[0].location
+        elif lost:
+            reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, at) if window.idle or lost else None
 
     def _unequal(self, window: WindowWeights) -> Result | None:
         name = "GA-EQ-001"
