@@ -64,6 +64,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
         self.arrived: set[int] = set()
+        self.of_gradients: dict[int, bool] = {}
         self.used: dict[int, Location] = {}
         self.depth, self.thread = 0, get_ident()
         self.fetch, self.begun, self.ran = 0, False, False
@@ -236,10 +237,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
-        """Gradients are meant: a sum of losses may be narrow."""
-        terms = {self.terms.bare(term)[0] for part in value.parts for term in part}
+        """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is not sure."""
+        terms, known = {self.terms.bare(term)[0] for part in value.parts for term in part}, len(self.facts.narrow)
         if self.inside or terms & self.arrived:
             super()._narrow(tensor, value)
+        elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
+            super()._narrow(tensor, value)
+            self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
@@ -273,13 +277,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 number = self.fetch if number is None else number
                 self.met.data(tensor, found, len(self.facts.updates), number, self.location())
             self.memory.alias(tensor, found)
+            if self.escapes.reach(tensor):
+                self.exports += 1
+                self.seen.keep(f"batch {self.exports}", tensor, found)
             return found
         self.memory.alias(tensor, made)
         return made
 
-            if self.escapes.reach(tensor):
-                self.exports += 1
-                self.seen.keep(f"batch {self.exports}", tensor, found)
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
 
@@ -455,11 +459,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
         self._compare("gradient")
+        self._compare("batch")
         self._reachable()
         super().begin(roots)
         if self.passes == 1:
             steps = len(self.facts.updates)
-        self._compare("batch")
             self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
