@@ -33,6 +33,13 @@ batches = iter(DataLoader(TensorDataset(A.flatten(0, 1), B.flatten(0, 1)), batch
 for w in range(W):
     window = [next(batches) for _ in range(N)]
 """
+OWN_LOSS = """
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, o, y): ctx.save_for_backward(o, y); return (o - y).square().mean()
+    @staticmethod
+    def backward(ctx, g): o, y = ctx.saved_tensors; return {}, None
+"""
 EACH = "for w in range(W):\n    for i in range(N):\n        {}\n" + TAIL
 
 WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
@@ -156,7 +163,8 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         False,
     ),
     "weights from a table": (
-        LOADER + "table = torch.tensor([2.5, 0.5, 0.5, 0.5])\nfor k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        LOADER
+        + "table = torch.tensor([2.5, 0.5, 0.5, 0.5])\nfor k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
         "    share = (table / table.sum())[k % N]\n    (mse_loss(model(x), y) * share).backward()\n"
         "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
         False,
@@ -170,13 +178,14 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
     ),
     "sums by the count of the whole window, twice": (
         TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window)\n"
-        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count / count).backward()\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.view(-1), reduction='sum') / count / count).backward()\n"
         + TAIL,
         False,
     ),
     "sums by a root of the count": (
         TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window).sqrt()\n"
-        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n" + TAIL,
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n"
+        + TAIL,
         False,
     ),
     "a sum of which one has no weight": (
@@ -189,6 +198,15 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
             "at = w * N + i; buffers[at][:] = D[at]; l = mse_loss(model(torch.from_numpy(buffers[at])), Y[at]) / N; "
             "buffers[at][:] = D[at + 1]; l.backward()"
         ),
+        False,
+    ),
+    "a hook takes the share away": (
+        EACH.format("l = mb(w * N + i); l.register_hook(lambda g: g * N); l.backward()"),
+        False,
+    ),
+    "a loss of its own ignores its share": (
+        OWN_LOSS.format("2 * (o - y) / o.numel()")
+        + EACH.format("(Own.apply(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
         False,
     ),
     "a penalty of the outputs by the batch": (
@@ -318,6 +336,20 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
         + EACH.format(
             "buffers[i][:] = D[w * N + i]; (mse_loss(model(torch.from_numpy(buffers[i])), Y[w*N+i]) / N).backward()"
         ),
+        True,
+    ),
+    "a hook gives the share": (
+        EACH.format("l = mb(w * N + i) * N; l.register_hook(lambda g: g / N); l.backward()"),
+        False,
+    ),
+    "a function gives the share": (
+        OWN_LOSS.format("g * 2 * (o - y) / o.numel() / N")
+        + EACH.format("Own.apply(model(X[w*N+i]), Y[w*N+i]).backward()"),
+        False,
+    ),
+    "a loss of its own": (
+        OWN_LOSS.format("g * 2 * (o - y) / o.numel()")
+        + EACH.format("(Own.apply(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
         True,
     ),
     "one scale from a buffer": (

@@ -280,6 +280,8 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))
         stack.enter_context(replaced(nn.Module, "__call__", called))
+        function: Any = torch.autograd.function.BackwardCFunction
+        stack.enter_context(replaced(function, "apply", engine.own.following(function.apply)))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)
         yield

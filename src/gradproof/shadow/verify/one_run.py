@@ -24,6 +24,7 @@ DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
+OWN = "a hook, or a function of the script's own, makes another gradient of that of the loss"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
@@ -309,11 +310,12 @@ class OneRun:
 
     def _scaled(self, window: WindowWeights, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
-        masses = window.masses(self.engine, window.factor())
+        masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
         count = len(window.runs)
-        if not masses:
-            reason = "each sample of a window has one weight; what the weights add up to was not shown"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
+        if not masses or own is not None:
+            why = f": {OWN}" if own is not None else ""
+            reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, own or self._losses(window))
         numbers = [self.number(mass) for mass in masses.values()]
         known = [number for number in numbers if number is not None]
         if any(close(number, UNIT) for number in known):
@@ -330,7 +332,7 @@ class OneRun:
         most = max(known)
         scales.append(most)
         again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
-        if close(most, Fraction(count)) or again:
+        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
             what = f"the samples of window {window.shown}"
             reason = f"{what} weigh {near(most)} in all, and in the mean of a full batch 1"
             return self._result(

@@ -29,7 +29,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, plain
+from gradproof.shadow.whole.unseen import Escapes, OwnBackward, Unchanged, call_site, digest, plain
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -78,9 +78,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._last = (-1, 0)
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
-        self.exports = 0
-        self.inside = 0
-        self.steps = 0
+        self.exports = self.inside = self.steps = 0
+        self.own = OwnBackward(self)
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
@@ -109,12 +108,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
-        base = spec.short
+        base, tensors = spec.short, tensors_in((args, kwargs))
+        self.own.meets(tensors)
         if base in READS:
             return self.read(func, base, args, kwargs)
         if self.stepping and not self.inside:
             return self._by_optimizer(func, spec, args, kwargs)
-        tensors = tensors_in((args, kwargs))
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
@@ -123,6 +122,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose(f"{base} gives a tensor another storage")
         if self.inside and self._from_a_hook():
             self.hooked = self.hooked or user_location()
+            self.own.hook(base)
             if self._writes_a_gradient(spec, args, kwargs):
                 self.overwritten = user_location()
         if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
@@ -237,7 +237,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
-        """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is not sure."""
+        """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
         terms, known = {self.terms.bare(term)[0] for part in value.parts for term in part}, len(self.facts.narrow)
         if self.inside or terms & self.arrived:
             super()._narrow(tensor, value)
