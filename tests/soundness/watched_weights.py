@@ -209,6 +209,19 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         + EACH.format("(Own.apply(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
         False,
     ),
+    "sums by the count of the window before": (
+        TOKENS + FETCHED + "    count, before = sum((b != -100).sum() for a, b in window), count if w else None\n"
+        "    for a, b in window:\n        l = ce(model(a).flatten(0, 1), b.flatten(), reduction='sum')\n"
+        "        (l / (count if before is None else before)).backward()\n" + TAIL,
+        False,
+    ),
+    "a sum in one window, and means in the others": (
+        EACH.format(
+            "nn.functional.mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum').backward() if w == 0 else "
+            "mb(w * N + i).backward()"
+        ),
+        False,
+    ),
     "a penalty of the outputs by the batch": (
         EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + o.mean().square()).backward()"),
         False,

@@ -24,6 +24,7 @@ DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
+CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 OWN = "a hook, or a function of the script's own, makes another gradient of that of the loss"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
@@ -177,6 +178,9 @@ class OneRun:
             if bad is not None:
                 return next(iter(self.factors), bad)
         bad = self._differing(scales) or next(iter(self.factors), None)
+        if bad is None and SUM in self.totals and len(self.totals) > 1:
+            reason = f"one window is weighed otherwise than another: {'; '.join(sorted(self.totals))}"
+            bad = self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
         if bad is not None:
             return bad
         words = sorted(self.totals)
@@ -318,6 +322,9 @@ class OneRun:
             return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, own or self._losses(window))
         numbers = [self.number(mass) for mass in masses.values()]
         known = [number for number in numbers if number is not None]
+        if window.others and known:
+            reason = f"{CHANCE}: {near(max(known))} in this run"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
         if any(close(number, UNIT) for number in known):
             self.totals.add(MEAN)
             scales.append(UNIT)

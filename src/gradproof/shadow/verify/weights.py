@@ -65,12 +65,14 @@ class Weights:
 class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window.
 
-    `idle`: backward passes that brought nothing.
+    `idle`: backward passes that brought nothing. `others`: a number of other samples than all of the window scales
+    the losses.
     """
 
     def __init__(self, terms: Terms, step: RecordedStep, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
         self.idle: list[BackwardPass] = []
+        self.others = False
         self.unit: dict[int, int] = {}
         self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
@@ -255,7 +257,9 @@ class WindowWeights:
                     reduced = engine.laws.reduced.get(bare)
                     if reduced is None or self.top(bare) < 0:
                         return None
-                    mass = self.terms.rescaled(times(reduced[0], by), multiplied(powers, factor[1]))
+                    by_all = multiplied(powers, factor[1])
+                    self.others |= bool(self.kept(by_all))
+                    mass = self.terms.rescaled(times(reduced[0], by), by_all)
                     key = self.skeleton(bare)
                     found[key] = plus(found.get(key, ZERO), mass, factor[0])
                     signed |= {key} if self.terms.operators[bare] in LOSSES else set()
