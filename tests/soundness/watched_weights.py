@@ -40,6 +40,15 @@ class Own(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g): o, y = ctx.saved_tensors; return {}, None
 """
+WORKERS = (
+    LOADER
+    + """
+for epoch in range(2):
+    for k, (x, y) in enumerate(DataLoader(data, batch_size=2, num_workers=1)):
+        (mse_loss(model(x), y) / {}).backward()
+        if (k + 1) % N == 0: opt.step(); opt.zero_grad()
+"""
+)
 EACH = "for w in range(W):\n    for i in range(N):\n        {}\n" + TAIL
 
 WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
@@ -50,6 +59,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "for w in range(W):\n    for i in range(N if w != 1 else 2): mb(w * N + i).backward()\n" + TAIL,
         True,
     ),
+    "batches of workers, no share": (WORKERS.format("1"), True),
     "the tail of an epoch by N, validated between": (
         LOADER + "dl = DataLoader(data, batch_size=4)\nfor epoch in range(3):\n    for k, (x, y) in enumerate(dl):\n"
         "        (mse_loss(model(x), y) / N).backward()\n        if (k + 1) % N == 0 or k + 1 == len(dl):"
@@ -229,6 +239,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
 }
 
 WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    "batches of workers": (WORKERS.format("N"), True),
     "plain": (EACH.format("mb(w * N + i).backward()"), True),
     "times a share": (EACH.format("(N * mb(w * N + i) * (1 / N)).backward()"), True),
     "shares of thirds": (
