@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_others
+from gradproof.shadow.verify.totals import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"

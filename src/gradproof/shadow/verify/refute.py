@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +17,15 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.verify.reported import LossRules, Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, Difference, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
