@@ -482,9 +482,22 @@ class Judge:
             for name, before in update.begun_with.items():
                 held = update.gradients.get(name)
                 kept = {self.terms.bare(term)[0] for term in before}
-                if held is not None and kept & {self.terms.bare(term)[0] for term in held.value}:
+                if held is not None and self._joins(kept, held.value):
                     return f"{name} had a gradient when window {at + 1} began", update.location
         return None
+
+    def _joins(self, kept: set[int], value: Combination) -> bool:
+        """Whether some of these terms are summands of a value, or of what operators of its elements were given."""
+        terms, stack, seen = self.terms, [self.terms.bare(term)[0] for term in value], set[int]()
+        while stack:
+            term = stack.pop()
+            if term in kept:
+                return True
+            if term not in seen:
+                seen.add(term)
+                alike = [kid for kid in terms.kids[term] if terms.shapes[kid] in (None, terms.shapes[term])]
+                stack += [terms.bare(kid)[0] for kid in alike if terms.operators[term] != "state"]
+        return False
 
     def _rootless(self) -> tuple[str, Location] | None:
         """A summand of a gradient that is made of no sample, parameter or state."""
