@@ -164,3 +164,34 @@ def half_sums(run: Run) -> None:
 
 def test_numbers_of_gradients_that_lists_hold_are_not_known_to_be_wide() -> None:
     assert outcome(half_sums, WIDE, False) is not Outcome.HOLDS
+
+
+def divided_afterwards(run: Run, by_own: bool) -> list[float]:
+    """Sums over tokens; the gradients are divided by the window's count, or by that of the window before."""
+    torch.manual_seed(run.seed)
+    model = torch.nn.Sequential(torch.nn.Embedding(11, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    labels = torch.randint(5, (run.samples, 7)).masked_fill(torch.rand(run.samples, 7) < 0.3, -100)
+    data = [part.split(run.micro_batch_size) for part in (torch.randint(11, (run.samples, 7)), labels)]
+    batches, losses, before = list(zip(*data, strict=True)), list[float](), None
+    for start in range(0, len(batches), run.accum_steps):
+        window, own = batches[start : start + run.accum_steps], 0.0
+        total = torch.stack([(y != -100).sum() for _, y in window]).sum()
+        for x, y in window:
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+            loss.backward()
+            own += loss.item()
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad /= total if by_own or before is None else before
+        before = total
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(own / float(total))
+    return losses
+
+
+def test_gradients_that_are_divided_afterwards_by_a_count() -> None:
+    for name in (EQ, "GA-INV-001"):
+        assert outcome(lambda run: divided_afterwards(run, True), name, False) is Outcome.HOLDS
+        assert outcome(lambda run: divided_afterwards(run, False), name, False) is not Outcome.HOLDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -12,6 +13,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
+from gradproof.shadow.verify.totals import LossTotals
 from gradproof.shadow.whole.facts import (
     DOMAIN,
     Difference,
@@ -93,8 +95,14 @@ class Reported:
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
         assert isinstance(self.full.engine, Real)
-        sizes = [size // self.run.micro_batch_size for size in self.sizes]
-        how = same_losses(self.ours.plain, self.full.plain, self.full.engine.numbers.losses, sizes)
+        sizes, totals = (
+            [size // self.run.micro_batch_size for size in self.sizes],
+            LossTotals(self.terms, self.ours, self.full),
+        )
+        losses, known = self.full.engine.numbers.losses, self.full.engine.laws.numbers
+        by = [[known.get(scalar, 1.0) for scalar in totals.afterwards(at)] for at in range(len(losses))]
+        means = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
+        how = same_losses(self.ours.plain, self.full.plain, means, sizes)
         if how:
             reason = f"{len(self.ours.plain)} numbers, {how}"
             return Result(LOSS, Outcome.HOLDS, reason, domain="floats", reach=RECORDED)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from gradproof.shadow.whole.facts import Update
-from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, plus, times
+from gradproof.shadow.whole.terms import NOBODY, ROUNDED, UNIT, Combination, Powers, Terms, multiplied, plus, times
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -86,7 +86,16 @@ class LossTotals:
                     continue
                 weighed = self.terms.rescaled(times(mass, by), powers)
                 totals[window] = plus(totals.get(window, {}), weighed)
-        return [*totals.values()]
+        return [self.terms.rescaled(total, self.afterwards(window)) for window, total in totals.items()]
+
+    def afterwards(self, window: int) -> Powers:
+        """The counts by which every gradient of a window is divided, and its losses are not."""
+        updates = self.full.facts.updates[window : window + 1]
+        values = [gradient.value for update in updates for gradient in update.gradients.values() if gradient.value]
+        losses = [root for at, root in self.full.facts.roots if at == window]
+        after, before = (self.terms.common({term: UNIT for one in of for term in one}) for of in (values, losses))
+        own = multiplied(after, before, -1).items()
+        return {scalar: by for scalar, by in own if by == -1 and scalar in after and _counts(self.terms, scalar)}
 
     def stand(self) -> bool:
         """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""

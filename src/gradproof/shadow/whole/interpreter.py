@@ -213,7 +213,7 @@ class Interpreter(Moves):
     def scales(self, powers: Powers, by: Fraction, tensor: torch.Tensor) -> None:
         """Something is scaled by a scalar of a real run: keep its number, and the line."""
         new = [scalar for scalar, power in powers.items() if power == 1 and scalar not in self.numbers]
-        if self.marks and len(new) == 1 and len(powers) == 1:
+        if (self.marks or self.looked) and len(new) == 1 and len(powers) == 1:
             with _disable_current_modes():
                 self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
             self.locations[new[0]] = user_location()
