@@ -37,11 +37,7 @@ DOMAIN = {
 
 
 EXPLORATION = {"branches", "paths"}
-WITHOUT_SOLVER = {
-    "linear_chain": "explored_chain",
-    "bit_exhaustive": "explored_patterns",
-    "step_contract": "explored_lemmas",
-}
+WITHOUT_SOLVER = {"linear_chain", "bit_exhaustive", "step_contract"}
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,10 @@ class Trial:
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
     def _without_solver(self, limits: Limits, subject: Any) -> Exploration:
-        from gradproof.execution.methods import smt_strategies
+        from gradproof.execution.methods.smt_strategies import explored
 
-        explorer, kit = getattr(smt_strategies, WITHOUT_SOLVER[self.check.strategy])(self.check, limits)
-        result: Exploration = explorer.run(lambda: self.harness(kit, instance(subject)))
+        explorer, kit = explored(self.check, limits)
+        result = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
             self.justification.update(explorer.justification())
         return result
