@@ -15,7 +15,7 @@ from typing import Any
 
 from gradproof.arith import exact, smt
 from gradproof.arith.formats import FORMATS, format_named
-from gradproof.arith.soft import Soft
+from gradproof.arith.soft import Ratio, Soft
 from gradproof.arith.symbolic import Ieee, Sym, SymBool
 from gradproof.core.check import Check
 from gradproof.execution.methods.explore import Explorer
@@ -309,15 +309,24 @@ class ConcreteKit(Kit):
 
     def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
         """Keep the case in plain floats, for the replay on a real PyTorch step."""
-        self.case = {
-            "n": config.n,
-            "losses": [float(b.loss) for b in batches],
-            "grads": [[float(g) for g in b.grads] for b in batches],
-            "counts": [b.count for b in batches],
-            "max_norm": None if config.max_norm is None else float(config.max_norm),
-            "loss_scale": None if config.loss_scale is None else float(config.loss_scale),
-            "stale": [float(b) for b in buffer],
-            "buffer_format": config.buffer_format,
-            "gradient_format": config.gradient_format,
-            "skip": sorted(config.skip),
-        }
+        self.case = case_of(batches, config, buffer)
+
+
+def case_of(batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> dict[str, Any]:
+    """The case that a harness built, in plain floats: what `replay_torch.replay_model` takes."""
+    return {
+        "n": config.n,
+        "losses": [_nearest(b.loss) for b in batches],
+        "grads": [[_nearest(g) for g in b.grads] for b in batches],
+        "counts": [b.count for b in batches],
+        "max_norm": None if config.max_norm is None else _nearest(config.max_norm),
+        "loss_scale": None if config.loss_scale is None else _nearest(config.loss_scale),
+        "stale": [_nearest(b) for b in buffer],
+        "gradient_format": config.gradient_format,
+        "skip": sorted(config.skip),
+    }
+
+
+def _nearest(x: Any) -> float:
+    """The float nearest to a concrete number."""
+    return x.num / x.den if isinstance(x, Ratio) else float(x)

@@ -7,7 +7,7 @@ mutant refuted on the clause that it was made to break, and every refutation rep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.timeline import as_json
-from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
+from gradproof.execution.methods.controls import drop_equivalent, named_controls, remaining, survivors
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.replay import Attempted, first_reproduced, instance, replayed, torch_replay
@@ -82,7 +82,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
         return Finding(Outcome.UNKNOWN, f"the stub rests on a lemma that is not proved: {refused}")
     finding = _judge_subject(trial, trial.explore(reference))
     if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
-        rows, registry = _controls(check, workspace)
+        rows, registry = named_controls(check, workspace)
         finding.controls = [_control(trial, *row) for row in rows]
         drop_equivalent(rows, registry)
         if left := survivors(finding.controls):
@@ -122,27 +122,6 @@ def stub_of(check: Check, workspace: Resolver) -> Any:
         )
     rows = {row["id"]: row for row in check.text["stubs"]}
     return workspace.resolve(rows[check.stubs[0]]["stub"])
-
-
-def _controls(check: Check, workspace: Resolver) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
-    """The empty body and the named mutants with their subjects, and the registry that these are in."""
-    subjects: Mapping[str, str] = check.params["subjects"]
-    empty = workspace.resolve(check.params.get("empty") or subjects["empty"])
-    rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), empty)]
-    where = check.params.get("mutants") or subjects["mutants"]
-    registry = workspace.resolve(where) if check.mutants else {}
-    for name in check.mutants:
-        if name not in registry:
-            raise GradproofError(
-                "GP301",
-                f"mutant {name!r}, named by {check.id}",
-                f"one of {', '.join(registry)}",
-                f"add it to {where} or take it out of the contract",
-            )
-        m = registry[name]
-        clause = m.obligation or check.id
-        rows.append((Control(name, "mutant", clause, Outcome.ERROR, False, m.reference), m.subject))
-    return rows, registry
 
 
 def _judge_subject(trial: Trial, result: Exploration) -> Finding:
