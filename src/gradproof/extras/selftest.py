@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -52,20 +53,11 @@ def command(name: str) -> list[str]:
 def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
     """Every self-test, side by side. `absent`: why there is no CUDA device, None where there is one."""
     names = [name for name in GET if name != "cuda" or absent is None]
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch:
-        started = [(name, _start(name, scratch)) for name in names]
-        found = [_finished(name, child, began, limit) for name, child in started]
+    with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch, ThreadPoolExecutor(len(names)) as side_by_side:
+        found = list(side_by_side.map(lambda name: _run(name, scratch, limit), names))
     if absent is not None:
         found.append(SelfTest("cuda", "absent", absent, GET["cuda"], 0.0))
     return found
-
-
-def _start(name: str, scratch: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
 
 
 def _environ() -> dict[str, str]:
@@ -74,14 +66,16 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)} if places else dict(os.environ)
 
 
-def _finished(name: str, child: subprocess.Popen[str], began: float, limit: float) -> SelfTest:
-    """Wait for a child, and judge what it printed."""
+def _run(name: str, scratch: str, limit: float) -> SelfTest:
+    """Run one in a child, and judge what it printed."""
+    began = time.monotonic()
     try:
-        out, err = child.communicate(timeout=max(0.0, began + limit - time.monotonic()))
-        state, said = judged(child.returncode, out, err)
+        done = subprocess.run(
+            command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=limit, check=False,
+        )  # fmt: skip
+        state, said = judged(done.returncode, done.stdout, done.stderr)
     except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
         state, said = "failed", f"no answer within {limit:g} s"
     return SelfTest(name, state, said, "" if state == "passed" else GET[name], round(time.monotonic() - began, 3))
 
