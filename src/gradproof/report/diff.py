@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -410,40 +411,39 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
     if old.open or new.open:
         return _row(there.name, old.version, new.version, [])
     table = diff_rules.CONTRACT if before.kind == after.kind == CONTRACT else diff_rules.EVIDENCE
-    changes = list(compare(*_shared(old.tree, new.tree), table))
+    was, now = _shared(old.tree, new.tree)
+    changes = list(compare(was, now, table))
     stated = [c for c in changes if c.place != "text"]
     claims = any(c.of == "claim" for c in stated)
     return _row(there.name, old.version, new.version, stated if claims else changes)
 
 
-def _shared(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells."""
-    trees = [{k: v for k, v in t.items() if k != "profile"} for t in (old, new)]
-    checks: list[dict[str, Any]] = [dict(t.get("checks", {})) for t in trees]
-    for name in checks[0].keys() & checks[1].keys():
-        if all(str(rows[name].get("status")).endswith(f", {Effect.DISCHARGED}") for rows in checks):
-            continue
-        for rows in checks:
-            gone = ("shown", "taken", "covers", "killed", "domain")
-            rows[name] = {k: v for k, v in rows[name].items() if k not in gone}
-    for tree, rows in zip(trees, checks, strict=True):
-        if rows:
-            tree["checks"] = rows
-    cells = [t.get("obligations", {}) for t in trees]
-    for name in cells[0].keys() & cells[1].keys():
-        _same_cells(cells[0], cells[1], name)
-    return trees[0], trees[1]
+def _shared(*both: Tree) -> list[dict[str, Any]]:
+    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells.
+
+    Of a check that is what its evidence shows, of a cell its reach.
+    """
+    trees = [deepcopy({k: v for k, v in tree.items() if k != "profile"}) for tree in both]
+    for rows in _on_both(trees, "checks"):
+        if not all(str(row.get("status")).endswith(f", {Effect.DISCHARGED}") for row in rows):
+            _without(rows, "shown", "taken", "covers", "killed", "domain")
+    for obligation in _on_both(trees, "obligations"):
+        for cells in _on_both(obligation, "cells"):
+            if any(cell.get("effect") != Effect.DISCHARGED for cell in cells):
+                _without(cells, "reach")
+    return trees
 
 
-def _same_cells(old: dict[str, Any], new: dict[str, Any], name: str) -> None:
-    """Reach of a cell is compared where it is discharged on both sides."""
-    both = [dict(side[name].get("cells", {})) for side in (old, new)]
-    for layer in both[0].keys() & both[1].keys():
-        if any(cells[layer].get("effect") != Effect.DISCHARGED for cells in both):
-            for cells in both:
-                cells[layer] = {k: v for k, v in cells[layer].items() if k != "reach"}
-    for side_, cells in zip((old, new), both, strict=True):
-        side_[name] = {**side_[name], "cells": cells}
+def _on_both(trees: Sequence[dict[str, Any]], key: str) -> list[list[dict[str, Any]]]:
+    """The entries of a table that both trees have, each as a pair."""
+    one, other = (tree.get(key, {}) for tree in trees)
+    return [[one[name], other[name]] for name in one.keys() & other.keys()]
+
+
+def _without(rows: Iterable[dict[str, Any]], *keys: str) -> None:
+    for row in rows:
+        for key in keys:
+            row.pop(key, None)
 
 
 def _row(name: str, old: str, new: str, changes: Sequence[ChangeShape]) -> dict[str, Any]:
