@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -397,18 +394,14 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
 
     `beside`: contracts that are there, whether one of the reports is about them or not.
     """
-    from gradproof.report.build import write_json
-    from gradproof.report.diff import difference
+    from gradproof.report.build import contract_of
+    from gradproof.report.diff import between, side_of
 
     known = {report["contract"]["id"] for report in reports}
-    with _scratch() as folder:
-        new = Path(folder) / "new"
-        for report in reports:
-            write_json(new / report["contract"]["id"] / "report.json", report)
-        old = _asked(baseline, Path(folder) / "old", {*beside} - known)
-        if old is None:
-            return list(reports)
-        found = difference(old, new)
+    asked = [place for place in _reports_at(baseline) if contract_of(place) not in {*beside} - known]
+    if not asked:
+        return list(reports)
+    found = between(side_of(baseline, asked), side_of(Path("this run"), reports))
     shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
     reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
     for row in found.contracts:
@@ -416,18 +409,6 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
         for name in [row.contract] if row.contract in known else known:
             reasons[name] += stated
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
-
-
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """A folder that is gone afterwards. Raises GradproofError GP407."""
-    try:
-        made = tempfile.TemporaryDirectory()
-    except OSError as error:
-        found, expected = f"no folder for temporary files: {error}", "a folder that can be written to"
-        raise GradproofError("GP407", found, expected, "name one in TMPDIR") from error
-    with made as folder:
-        yield folder
 
 
 def _reports_at(baseline: Path) -> list[Path]:
@@ -443,20 +424,6 @@ def _reports_at(baseline: Path) -> list[Path]:
         return held
     expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
     raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")
-
-
-def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None:
-    """The baseline without the reports of these contracts, which nobody asks about; None where no other is left."""
-    held = _reports_at(baseline)
-    from gradproof.report.build import contract_of
-
-    kept = [place for place in held if contract_of(place) not in others]
-    if len(kept) == len(held):
-        return baseline
-    for number, place in enumerate(kept):
-        (folder / str(number)).mkdir(parents=True)
-        shutil.copy(place, folder / str(number) / "report.json")
-    return folder if kept else None
 
 
 def _stated(change: ChangeShape) -> tuple[Exit, str]:

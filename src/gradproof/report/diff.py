@@ -105,8 +105,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its kind, its items by contract id, the settings of a workspace, and a digest of it all."""
+    """One side: where it lies, its kind, its items by contract id, the settings of a workspace, and a digest of all."""
 
+    path: Path
     kind: str
     items: Mapping[str, Item]
     settings: Tree
@@ -122,17 +123,27 @@ def side(path: Path) -> Side:
         if contracts:
             kind, items, settings = CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS)
         elif reports:
-            kind, items = REPORT, [_report(p) for p in reports]
+            return side_of(path, reports)
         else:
             kind, items = EVIDENCE, _evidence(path)
     elif path.suffix == ".json":
-        kind, items = REPORT, [_report(path)]
+        return side_of(path, [path])
     else:
         kind, items = CONTRACT, [_contract_tree(path)]
+    return _side(path, kind, items, settings)
+
+
+def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
+    """Reports, in files or as they are before they are written. Raises GradproofError GP481."""
+    return _side(path, REPORT, [_report(report) for report in reports], {})
+
+
+def _side(path: Path, kind: str, items: Sequence[Item], settings: Tree) -> Side:
     found = {item.name: item for item in items}
     if len(found) < len(items):
         raise unreadable(path, "two contracts have one name")
-    return Side(kind, found, settings, digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings]))
+    digest = digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings])
+    return Side(path, kind, found, settings, digest)
 
 
 def unreadable(path: Path, why: str) -> GradproofError:
@@ -233,11 +244,12 @@ def _json(path: Path) -> Any:
         raise unreadable(path, f"it cannot be read: {e}") from e
 
 
-def _report(path: Path) -> Item:
+def _report(given: Path | Tree) -> Item:
     """A report that concludes no more than its parts carry. Raises GradproofError GP481."""
     from gradproof.report.consistency import require
 
-    report = _json(path)
+    path = given if isinstance(given, Path) else Path(given["contract"]["id"])
+    report = _json(given) if isinstance(given, Path) else json.loads(json.dumps(given))
     try:
         require(report)
         if report["run_state"] == "running":
@@ -351,7 +363,11 @@ _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", r
 
 def difference(old: Path, new: Path) -> Diff:
     """What changed from `old` to `new`. Raises GradproofError GP481, and ContractErrors."""
-    before, after = side(old), side(new)
+    return between(side(old), side(new))
+
+
+def between(before: Side, after: Side) -> Diff:
+    """What changed from one side to the other."""
     reasons = list(_open(before, after))
     contracts: list[dict[str, Any]] = []
     if not reasons:
@@ -364,10 +380,8 @@ def difference(old: Path, new: Path) -> Diff:
     found = [change.direction for row in contracts for change in row["changes"]]
     totals = {str(d): found.count(str(d)) for d in Direction}
     exit_ = Exit.BROKEN if totals["weakened"] else Exit.OPEN if totals["undecided"] or reasons else Exit.MET
-    sides = {
-        name: {"path": str(path), "kind": s.kind, "digest": s.digest}
-        for name, path, s in (("old", old, before), ("new", new, after))
-    }
+    named = (("old", before), ("new", after))
+    sides = {name: {"path": str(s.path), "kind": s.kind, "digest": s.digest} for name, s in named}
     stated = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
     return Diff.model_validate({**stated, "open": reasons, "contracts": contracts, "totals": totals})
 
