@@ -9,7 +9,6 @@ import keyword
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -18,7 +17,7 @@ import click
 
 from gradproof import __version__
 from gradproof.core.errors import GradproofError
-from gradproof.core.files import replace_whole
+from gradproof.core.files import write_all
 from gradproof.core.workspace import CONTENT
 from gradproof.evidence.environment import taken
 
@@ -263,30 +262,10 @@ def write(made: Mapping[Path, str], *, force: bool = False) -> None:
     if there and not force:
         found = f"{', '.join(there)} would be overwritten"
         raise GradproofError("GP470", found, "a folder without them", "name another folder, or give --force")
-    before = {path: path.read_bytes() if path.is_file() else None for path in made}
-    folders = {p for path in made for p in path.parents if not p.exists()}
     try:
-        for path, text in made.items():
-            replace_whole(path, text)
+        write_all(made)
     except OSError as error:
-        _undo(before, folders)
         raise GradproofError("GP474", str(error), "files that can be written", "nothing was changed") from error
-    except BaseException:
-        _undo(before, folders)
-        raise
-
-
-def _undo(before: Mapping[Path, bytes | None], folders: set[Path]) -> None:
-    """Put back what was there, and remove what was not."""
-    for path, data in before.items():
-        with suppress(OSError):
-            if data is not None:
-                path.write_bytes(data)
-            elif path.is_file():
-                path.unlink()
-    for folder in sorted(folders, key=lambda p: len(p.parts), reverse=True):
-        with suppress(OSError):
-            folder.rmdir()
 
 
 @click.command("init", epilog="Exit code 0: written; 2: a mistake in the call, and nothing was written.")
