@@ -237,19 +237,15 @@ def _settings(path: Path) -> Tree:
     return found
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise unreadable(path, f"it cannot be read: {e}") from e
-
-
 def _report(given: Path | Tree) -> Item:
     """A report that concludes no more than its parts carry. Raises GradproofError GP481."""
     from gradproof.report.consistency import require
 
     path = given if isinstance(given, Path) else Path(given["contract"]["id"])
-    report = _json(given) if isinstance(given, Path) else json.loads(json.dumps(given))
+    try:
+        report = json.loads(path.read_text(encoding="utf-8") if given is path else json.dumps(given))
+    except (OSError, ValueError, RecursionError) as e:
+        raise unreadable(path, f"it cannot be read: {e}") from e
     try:
         require(report)
         if report["run_state"] == "running":

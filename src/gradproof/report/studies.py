@@ -6,7 +6,7 @@ and what was measured of the training systems, `reports/deterministic.json` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,6 @@ from gradproof.core.errors import GradproofError
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
-from collections.abc import Iterator
 
 FRESH, STALE, REJECTED, ABSENT = "fresh", "stale", "rejected", "absent"
 ROUNDING_FILE, KERNELS_FOLDER = "rounding.json", "kernels"
