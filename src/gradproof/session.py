@@ -52,14 +52,18 @@ class Session:
     """One workspace with its contracts and their checks. Raises GradproofError; contract errors all at once."""
 
     def __init__(self, options: Options) -> None:
+        from gradproof.contract.model import closure, load
+
         self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
         self.settings = load_settings(self.workspace.root)
         self.options = _completed(options, self.settings)
         self.demands = replace(self.settings.demands, now=datetime.now(UTC))
         self.contracts: list[Contract] = self._load()
         self._one_of_a_name()
-        self.known: dict[str, Contract] = self._known()
-        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self._asked_first()}
+        self.known: dict[str, Contract] = closure(self.contracts, load)
+        """The contracts and those that they build on, dependencies first."""
+        others = [c for c in self.known.values() if c not in self.contracts]
+        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in [*self.contracts, *others]}
         self._distinct()
         self._demanded()
         self._compared_with_others()
@@ -78,15 +82,6 @@ class Session:
         if problems:
             raise ContractErrors(problems)
         return loaded
-
-    def _known(self) -> dict[str, Contract]:
-        """The contracts and those that they build on, dependencies first."""
-        from gradproof.contract.model import closure, load
-
-        return closure(self.contracts, load)
-
-    def _asked_first(self) -> list[Contract]:
-        return [*self.contracts, *(c for c in self.known.values() if c not in self.contracts)]
 
     def _paths(self) -> list[Path]:
         """The contracts asked for, by id or by file, each once; all of the workspace's by default."""
@@ -189,7 +184,8 @@ class Session:
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
-        due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
+        answered = {name for name, s in before.items() if s.fresh and s.outcome in ANSWERS}
+        due = [c for c in checks if self.options.no_cache or c.id not in answered]
         known = {n: s.evidence.seconds for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
         asked = self.options
@@ -222,16 +218,14 @@ class Session:
         from gradproof.contract.model import closure
 
         made: dict[str, Verdict] = {}
-        for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
+        at = {contract.path.resolve(): contract for contract in self.known.values()}
+        for contract in closure(wanted or self.contracts, lambda path: at[path.resolve()]).values():
             checks = self.plans[contract.path]
             missing = self.statuses(c for c in checks if c.id not in statuses)
             policy = policy_of(contract, self.options.profile, self.demands)
             policy = replace(policy, dependencies=dependencies(contract, {name: v.exit for name, v in made.items()}))
             made[contract.id] = judge(checks, {**missing, **statuses}, policy)
         return made
-
-    def _at(self, path: Path) -> Contract:
-        return next(c for c in self.known.values() if c.path.resolve() == path.resolve())
 
     def judged_only(
         self, checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus], layers: Iterable[Layer]
@@ -345,11 +339,6 @@ def _completed(options: Options, settings: Settings) -> Options:
     if "baseline" in settings.options and settings.path is not None:
         baselines.append(settings.path.parent / settings.options["baseline"])
     return replace(options, **found, baselines=tuple(dict.fromkeys(baselines)))
-
-
-def reusable(status: EvidenceStatus) -> bool:
-    """Only a fresh answer is reused; a non-answer is always tried again."""
-    return status.fresh and status.outcome in ANSWERS
 
 
 def _effect(check: Check, status: EvidenceStatus) -> Effect:
