@@ -165,7 +165,7 @@ def disturbed(loop: Loop, bug: Bug) -> Iterator[None]:
         if not bug.zeroes:
             stack.enter_context(replaced(torch.Tensor, "grad", _kept()))
             for owner in (Optimizer, torch.nn.Module):
-                stack.enter_context(replaced(owner, "zero_grad", _nothing))
+                stack.enter_context(replaced(owner, "zero_grad", lambda *_, **__: None))
         yield
 
 
@@ -181,10 +181,6 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
-
-
-def _nothing(owner: Any, *args: Any, **kwargs: Any) -> None:
-    """zero_grad that zeroes nothing."""
 
 
 def _kept() -> property:
