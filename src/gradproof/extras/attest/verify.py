@@ -209,14 +209,10 @@ def _differs(place: str, stated: Any, made: Any) -> str:
         return next((d for key in made if (d := _differs(f"{place}.{key}", stated[key], made[key]))), "")
     if isinstance(stated, list) and isinstance(made, list) and len(stated) == len(made):
         rows = enumerate(zip(stated, made, strict=True))
-        named = ((_name(b, i), a, b) for i, (a, b) in rows)
+        named = ((b.get("id", i) if isinstance(b, dict) else i, a, b) for i, (a, b) in rows)
         return next((d for n, a, b in named if (d := _differs(f"{place}[{n}]", a, b))), "")
     same = type(stated) is type(made) and stated == made
     return "" if same else f"{place} is {_short(stated)}, and the evidence carries {_short(made)}"
-
-
-def _name(row: Any, index: int) -> str:
-    return str(row.get("id", index)) if isinstance(row, dict) else str(index)
 
 
 def _short(value: Any) -> str:
