@@ -6,7 +6,10 @@ works as before.
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,49 +65,6 @@ if TYPE_CHECKING:
     from gradproof.shadow.record.ranks import run_ranks
     from gradproof.shadow.record.run import Run
 
-_NAMES = {
-    "gradproof": "__version__",
-    "gradproof.arith": "constant exact round_to sqrt",
-    "gradproof.arith.bounds": "accumulation_bound accumulation_witness clip_factor scaling_bound",
-    "gradproof.arith.formats": "FORMATS Format format_named",
-    "gradproof.arith.soft": "Lattice Ratio",
-    "gradproof.arith.symbolic": "Site",
-    "gradproof.core": "batches",
-    "gradproof.core.batches": "Divide",
-    "gradproof.core.check": "Bound",
-    "gradproof.core.errors": "GradproofError",
-    "gradproof.core.outcome": "EXIT_CODE Exit",
-    "gradproof.core.files": "replace_whole writable",
-    "gradproof.core.schemas.studies": "Tokens",
-    "gradproof.core.timeline": "Tick Timeline",
-    "gradproof.core.workspace": "Workspace",
-    "gradproof.evidence.record": "timestamp=now",
-    "gradproof.execution.methods.counterexample": "tell",
-    "gradproof.execution.methods.exact_window": "SNAP WindowError element_bound judge_window",
-    "gradproof.execution.methods.explore": "Move PathSearch PathTrace shortest",
-    "gradproof.execution.methods.observe": "Applied Backward Trace Watch vector_of",
-    "gradproof.execution.methods.property": (
-        "AUTOCAST Batch Case Cell FORMS Job Maker NoKernel OPTIMIZERS Observed PAIRS Place Refutation Report "
-        "StepConfig make_optimizer place"
-    ),
-    "gradproof.shadow.record.ranks": "run_ranks",
-    "gradproof.execution.methods.recorded_step": "StepSetting",
-    "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
-    "gradproof.extras.conformance.reductions": "rounded_root=root",
-    "gradproof.report.charts": "Curve Panel",
-    "gradproof.report.studies": "TOKEN_STUDY=TOKENS settled sources_of",
-    "gradproof.rounding.accumulation": "Setting accumulated",
-    "gradproof.rounding.bound": "bound_answer=answer",
-    "gradproof.rounding.step_contracts": "Form Step form_of",
-    "gradproof.shadow.protocol.monitor": "Monitor",
-    "gradproof.shadow.protocol.monitor_report": "lengths monitored",
-    "gradproof.shadow.record.run": "Run",
-}
-_WHERE = {
-    public: (module, name or public)
-    for module, names in _NAMES.items()
-    for public, _, name in (entry.partition("=") for entry in names.split())
-}
 __all__ = [
     "AUTOCAST", "EXIT_CODE", "FORMATS", "FORMS", "OPTIMIZERS", "PAIRS", "SNAP", "TOKEN_STUDY", "Applied",
     "Backward", "Batch", "Bound", "Case", "Cell", "Curve", "Divide", "Exit", "Form", "Format",
@@ -119,11 +79,19 @@ __all__ = [
 ]  # fmt: skip
 
 
+@cache
+def _where() -> dict[str, tuple[str, str]]:
+    """The module of each name and its name there, as the imports above say, which type checkers alone run."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {a.asname or a.name: (str(n.module), a.name) for n in lines for a in n.names}
+
+
 def __getattr__(name: str) -> Any:
     """Import a name from the module that has it. Raises AttributeError for a name that no check may use."""
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, own = _WHERE[name]
+    module, own = _where()[name]
     found = getattr(import_module(module), own, None)
     value = import_module(f"{module}.{own}") if found is None else found
     globals()[name] = value

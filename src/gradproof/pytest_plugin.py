@@ -83,7 +83,7 @@ class CheckItem(pytest.Item):
             return
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
-        self._redden()
+        red(self.config).add(self.check.id)
         raise Inconclusive(_stated(ruling))
 
     def _ruled(self) -> Ruling:
@@ -100,12 +100,8 @@ class CheckItem(pytest.Item):
         from gradproof.core.outcome import Effect
 
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
-            self._redden()
+            red(self.config).add(self.check.id)
             raise BrokenCheck("no ruling" if self.ruling is None else _stated(self.ruling))
-
-    def _redden(self) -> None:
-        """Note that this check is not discharged, where no report of pytest's can be rewritten."""
-        red(self.config).add(self.check.id)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """What gradproof says, without a traceback of its own."""
@@ -167,7 +163,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def red(config: pytest.Config) -> set[str]:
-    """The checks that came out otherwise than DISCHARGED in this process."""
+    """The checks that are not DISCHARGED in this process, noted where no report of pytest's can be rewritten."""
     return config.stash.get(RED, set())
 
 

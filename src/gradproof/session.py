@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -55,14 +52,18 @@ class Session:
     """One workspace with its contracts and their checks. Raises GradproofError; contract errors all at once."""
 
     def __init__(self, options: Options) -> None:
+        from gradproof.contract.model import closure, load
+
         self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
         self.settings = load_settings(self.workspace.root)
         self.options = _completed(options, self.settings)
         self.demands = replace(self.settings.demands, now=datetime.now(UTC))
         self.contracts: list[Contract] = self._load()
         self._one_of_a_name()
-        self.known: dict[str, Contract] = self._known()
-        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self._asked_first()}
+        self.known: dict[str, Contract] = closure(self.contracts, load)
+        """The contracts and those that they build on, dependencies first."""
+        others = [c for c in self.known.values() if c not in self.contracts]
+        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in [*self.contracts, *others]}
         self._distinct()
         self._demanded()
         self._compared_with_others()
@@ -81,15 +82,6 @@ class Session:
         if problems:
             raise ContractErrors(problems)
         return loaded
-
-    def _known(self) -> dict[str, Contract]:
-        """The contracts and those that they build on, dependencies first."""
-        from gradproof.contract.model import closure, load
-
-        return closure(self.contracts, load)
-
-    def _asked_first(self) -> list[Contract]:
-        return [*self.contracts, *(c for c in self.known.values() if c not in self.contracts)]
 
     def _paths(self) -> list[Path]:
         """The contracts asked for, by id or by file, each once; all of the workspace's by default."""
@@ -192,7 +184,8 @@ class Session:
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
-        due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
+        answered = {name for name, s in before.items() if s.fresh and s.outcome in ANSWERS}
+        due = [c for c in checks if self.options.no_cache or c.id not in answered]
         known = {n: s.evidence.seconds for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
         asked = self.options
@@ -225,16 +218,14 @@ class Session:
         from gradproof.contract.model import closure
 
         made: dict[str, Verdict] = {}
-        for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
+        at = {contract.path.resolve(): contract for contract in self.known.values()}
+        for contract in closure(wanted or self.contracts, lambda path: at[path.resolve()]).values():
             checks = self.plans[contract.path]
             missing = self.statuses(c for c in checks if c.id not in statuses)
             policy = policy_of(contract, self.options.profile, self.demands)
             policy = replace(policy, dependencies=dependencies(contract, {name: v.exit for name, v in made.items()}))
             made[contract.id] = judge(checks, {**missing, **statuses}, policy)
         return made
-
-    def _at(self, path: Path) -> Contract:
-        return next(c for c in self.known.values() if c.path.resolve() == path.resolve())
 
     def judged_only(
         self, checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus], layers: Iterable[Layer]
@@ -350,11 +341,6 @@ def _completed(options: Options, settings: Settings) -> Options:
     return replace(options, **found, baselines=tuple(dict.fromkeys(baselines)))
 
 
-def reusable(status: EvidenceStatus) -> bool:
-    """Only a fresh answer is reused; a non-answer is always tried again."""
-    return status.fresh and status.outcome in ANSWERS
-
-
 def _effect(check: Check, status: EvidenceStatus) -> Effect:
     assert status.evidence is not None
     return DECISION[check.expect, audit(check, status.evidence.finding)[0]]
@@ -397,18 +383,14 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
 
     `beside`: contracts that are there, whether one of the reports is about them or not.
     """
-    from gradproof.report.build import write_json
-    from gradproof.report.diff import difference
+    from gradproof.report.build import contract_of
+    from gradproof.report.diff import between, side_of
 
     known = {report["contract"]["id"] for report in reports}
-    with _scratch() as folder:
-        new = Path(folder) / "new"
-        for report in reports:
-            write_json(new / report["contract"]["id"] / "report.json", report)
-        old = _asked(baseline, Path(folder) / "old", {*beside} - known)
-        if old is None:
-            return list(reports)
-        found = difference(old, new)
+    asked = [place for place in _reports_at(baseline) if contract_of(place) not in {*beside} - known]
+    if not asked:
+        return list(reports)
+    found = between(side_of(baseline, asked), side_of(Path("this run"), reports))
     shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
     reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
     for row in found.contracts:
@@ -416,18 +398,6 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
         for name in [row.contract] if row.contract in known else known:
             reasons[name] += stated
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
-
-
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """A folder that is gone afterwards. Raises GradproofError GP407."""
-    try:
-        made = tempfile.TemporaryDirectory()
-    except OSError as error:
-        found, expected = f"no folder for temporary files: {error}", "a folder that can be written to"
-        raise GradproofError("GP407", found, expected, "name one in TMPDIR") from error
-    with made as folder:
-        yield folder
 
 
 def _reports_at(baseline: Path) -> list[Path]:
@@ -443,20 +413,6 @@ def _reports_at(baseline: Path) -> list[Path]:
         return held
     expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
     raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")
-
-
-def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None:
-    """The baseline without the reports of these contracts, which nobody asks about; None where no other is left."""
-    held = _reports_at(baseline)
-    from gradproof.report.build import contract_of
-
-    kept = [place for place in held if contract_of(place) not in others]
-    if len(kept) == len(held):
-        return baseline
-    for number, place in enumerate(kept):
-        (folder / str(number)).mkdir(parents=True)
-        shutil.copy(place, folder / str(number) / "report.json")
-    return folder if kept else None
 
 
 def _stated(change: ChangeShape) -> tuple[Exit, str]:

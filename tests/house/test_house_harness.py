@@ -1,4 +1,4 @@
-"""The facade that models and harnesses import: its three lists agree, and nothing else of the engine is imported."""
+"""The facade that models and harnesses import: its two lists agree, and nothing else of the engine is imported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_lists_agree() -> None:
 
 @pytest.mark.parametrize("name", harness.__all__)
 def test_every_name_is_there(name: str) -> None:
-    module, own = harness._WHERE[name]
+    module, own = harness._where()[name]
     found = getattr(importlib.import_module(module), own, None)
     assert getattr(harness, name) is (importlib.import_module(f"{module}.{own}") if found is None else found)
 

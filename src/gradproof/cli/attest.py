@@ -14,7 +14,6 @@ from gradproof.cli.options import Seconds, baseline, place, with_options
 if TYPE_CHECKING:
     from gradproof.core.outcome import Exit
     from gradproof.extras.attest.manifest import BundleProblem
-    from gradproof.extras.attest.signing import PublicKey, Signer
     from gradproof.extras.attest.verify import Judged
     from gradproof.session import Options, Session
 
@@ -55,7 +54,11 @@ def command(
     from gradproof.core.outcome import EXIT_CODE, Exit, worst
     from gradproof.extras.attest.write import Wanted, attest
 
-    signer = _signer(sign)
+    signer = None
+    if sign is not None:
+        from gradproof.extras.attest.signing import private_key
+
+        signer = private_key(sign)
     session = open_session(options)
     with listening(quiet) as listener:
         made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs, signer), listener)
@@ -86,14 +89,6 @@ def _held(session: Session) -> list[Exit]:
         for reason in report["verdict"]["reasons"]:
             click.echo(f"{report['contract']['id']}: {reason}", err=True)
     return [Exit(report["verdict"]["exit"]) for report in reports]
-
-
-def _signer(path: Path | None) -> Signer | None:
-    if path is None:
-        return None
-    from gradproof.extras.attest.signing import private_key
-
-    return private_key(path)
 
 
 # -- `gradproof verify-bundle`: is a bundle whole, and does its evidence carry its verdicts?
@@ -130,7 +125,12 @@ def verify_bundle(
     from gradproof.extras.attest.manifest import BundleProblem, entry_of
     from gradproof.extras.attest.verify import verify
 
-    judged = verify(folder, _keys(paths, folder))
+    keys = []
+    if paths:
+        from gradproof.extras.attest.signing import public_key
+
+        keys = [public_key(path, folder) for path in paths]
+    judged = verify(folder, keys)
     found = list(judged.problems)
     digest = entry_of(folder, "MANIFEST.json").sha256
     if sha256 is not None and sha256.lower() != digest:
@@ -179,15 +179,6 @@ def _dated(judged: Judged) -> list[Exit]:
             click.echo(f"today: {name}: {verdict.exit} (exit {verdict.code}): {'; '.join(verdict.reasons)}", err=True)
             found.append(verdict.exit)
     return found
-
-
-def _keys(paths: tuple[Path, ...], folder: Path) -> list[PublicKey]:
-    """The keys that were given. Raises GradproofError GP475 and GP476."""
-    if not paths:
-        return []
-    from gradproof.extras.attest.signing import public_key
-
-    return [public_key(path, folder) for path in paths]
 
 
 def _signature(judged: Judged, folder: Path) -> str:

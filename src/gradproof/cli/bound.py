@@ -80,7 +80,9 @@ def command(
     except (NonLinear, ValueError) as error:
         raise GradproofError("GP411", str(error), "a setting with a bound", "see gradproof bound --help") from error
     if certificate is not None:
-        write(certificate, made)
+        if made.certificate is None:
+            raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
+        files.written(certificate, json.dumps(made.certificate) + "\n", "--certificate")
     shown = ShownBound(made, eps, norm, seen, relative is not None)
     click.echo(json.dumps(shown.as_json()) if json_ else shown.stated())
     beyond = seen is not None and seen.error > made.bound
@@ -124,15 +126,6 @@ def rational(text: str, option: str) -> Fraction:
         return Fraction(text)
     except (ValueError, ZeroDivisionError) as error:
         raise GradproofError("GP411", f"{option} {text!r}", "a decimal or a fraction", "such as 1e-5 or 1/3") from error
-
-
-def write(path: Path, made: BoundAnswer) -> None:
-    """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.core.files import written
-
-    if made.certificate is None:
-        raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
-    written(path, json.dumps(made.certificate) + "\n", "--certificate")
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,6 @@ def watch(
     and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
-    from gradproof.core.files import cleared, writable
     from gradproof.core.outcome import EXIT_CODE, Exit
     from gradproof.shadow.process.watch_script import script_of, watch
     from gradproof.shadow.request import allowed

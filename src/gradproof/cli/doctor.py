@@ -166,7 +166,11 @@ def diagnosis(folder: Path, quick: bool = False) -> dict[str, Any]:
     warnings = [s.stated() for s in hidden]
     get = {name: f"python -m pip install {PACKAGES[name]}" for name in missing}
     warnings += [f"{name} is not installed: what needs it cannot run; get it with: {get[name]}" for name in missing]
-    warnings += [f"the self-test {t['name']} failed: {t['said']}; try: {t['get']}" for t in tests if failed(t)]
+    warnings += [
+        f"the self-test {t['name']} failed: {t['said']}; try: {t['get']}"
+        for t in tests
+        if t["state"] not in ("passed", "absent")
+    ]
     return {
         "schema": SCHEMA,
         "folder": str(folder.resolve()),
@@ -185,11 +189,6 @@ def self_tests(absent: str | None) -> list[dict[str, Any]]:
     from gradproof.extras.selftest import run_all
 
     return [asdict(test) for test in run_all(absent)]
-
-
-def failed(test: dict[str, Any]) -> bool:
-    """Whether a self-test did anything but pass or find nothing to test."""
-    return test["state"] not in ("passed", "absent")
 
 
 def stated(found: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -128,9 +128,13 @@ def command(options: Options, id_: str) -> int:
     lines = [*_word(id_)]
     if not lines:
         from gradproof.session import Session
+        from gradproof.shadow.result import OBLIGATIONS
 
         session = Session(options)
-        lines = [*_named(session, id_)] or [*_verified(id_)]
+        readers = (_obligation, _check, _mutant, _gate)  # ids of the workspace, whatever their case
+        lines = [line for read in readers for line in read(session, id_.casefold())]
+        if not lines and (known := id_.upper()) in OBLIGATIONS:  # in no contract of the workspace
+            lines = [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]
         if not lines:
             raise _unknown(id_, session)
     click.echo("\n".join(lines))
@@ -166,13 +170,6 @@ def _word(word: str) -> Iterator[str]:
     yield from (f"{words}: {meaning}" for words, meaning in GLOSSARY.items() if lower in words.lower().split(", "))
 
 
-def _named(session: Session, name: str) -> Iterator[str]:
-    """Ids of the workspace, whatever their case."""
-    readers: tuple[Callable[[Session, str], Iterator[str]], ...] = (_obligation, _check, _mutant, _gate)
-    for reader in readers:
-        yield from reader(session, name.casefold())
-
-
 def _obligation(session: Session, name: str) -> Iterator[str]:
     for contract in session.contracts:
         for o in contract.obligations:
@@ -184,14 +181,6 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
             yield from (f"  assumes: {a}" for a in o.assumptions)
             yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
             yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
-
-
-def _verified(name: str) -> Iterator[str]:
-    """Obligations that `gradproof check` judges and that no contract of the workspace has."""
-    from gradproof.shadow.result import OBLIGATIONS
-
-    if name.upper() in OBLIGATIONS:
-        yield f"{name.upper()}, an obligation of gradproof check: {OBLIGATIONS[name.upper()]}"
 
 
 def _check(session: Session, name: str) -> Iterator[str]:

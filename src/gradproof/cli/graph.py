@@ -176,11 +176,9 @@ DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "m
 
 @click.command("graph")
 @place
+@click.option("--format", "format_", type=click.Choice([*DRAWN, "json"]), default="text", show_default=True)
 @click.option(
-    "--format", "format_", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", show_default=True
-)
-@click.option(
-    "--depth", type=click.Choice(["contracts", "obligations", "checks"]), default="checks", show_default=True,
+    "--depth", type=click.Choice(DEPTHS), default="checks", show_default=True,
     help="How far down; JSON has everything.",
 )  # fmt: skip
 @with_options

@@ -9,16 +9,15 @@ import keyword
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 
 import click
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gradproof import __version__
 from gradproof.core.errors import GradproofError
-from gradproof.core.files import replace_whole
+from gradproof.core.files import write_all
 from gradproof.core.workspace import CONTENT
 from gradproof.evidence.environment import taken
 
@@ -27,10 +26,15 @@ CI = ("github", "gitlab", "none")
 FOLDER = re.compile(r"[\w./ -]+")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CLIPS = re.compile(r"clip_grad|gradient_clip|max_grad_norm|clip_value")
-EQUALITY = ("not_divided", "first_counts_twice")
-LOSS = ("loss_misreported",)
-PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
-PROTOCOL_MUTANTS = ("never_zeroed", "step_every_micro_batch", "sum_in_bf16", "clip_every_micro_batch")
+PACKAGE = ""
+IGNORED = "# What gradproof generates here is made again by gradproof verify.\n*\n!.gitignore\n"
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).resolve().parent / "templates"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +193,14 @@ def files(plan: InitPlan) -> dict[Path, str]:
 
     Raises GradproofError GP473 for a folder that a file for CI cannot name, and for a loop that the workspace hides.
     """
+    from gradproof.shadow.result import OBLIGATIONS
+
     folder = plan.folder.resolve()
     imports = Path(_relative(plan.loop.root, plan.folder)).as_posix()
-    models = MODELS.substitute(
-        loop=plan.loop.shown, imports=json.dumps(imports), module=plan.loop.module, function=plan.loop.function
-    )
     made = {
-        folder / "proofs" / plan.name / "contract.yaml": contract(plan),
-        folder / "models" / "loop.py": models,
-        folder / "symbolic" / "loop.py": SYMBOLIC,
+        folder / "proofs" / plan.name / "contract.yaml": _filled("contract.yaml", plan, properties=OBLIGATIONS),
+        folder / "models" / "loop.py": _filled("models.py", plan, imports=json.dumps(imports)),
+        folder / "symbolic" / "loop.py": _filled("symbolic.py", plan),
     }
     _not_hidden(plan, folder, made)
     kept = {folder / name / "__init__.py": PACKAGE for name in ("models", "symbolic")}
@@ -206,30 +209,9 @@ def files(plan: InitPlan) -> dict[Path, str]:
     return made | continuous(plan, folder)
 
 
-def contract(plan: InitPlan) -> str:
-    """The contract's text."""
-    from gradproof.shadow.result import OBLIGATIONS
-
-    rows = [
-        OBLIGATION.substitute(id=name, type=type_, property=OBLIGATIONS[name], formal=formal)
-        for name, type_, formal in FORMULAS
-    ]
-    inner = "a first, inner ones and a last micro-batch" if plan.accum_steps > 2 else "a first and a last micro-batch"
-    return CONTRACT.substitute(
-        loop=plan.loop.shown,
-        name=plan.name,
-        obligations="\n".join(rows),
-        n=plan.accum_steps,
-        why_n=f"{inner}; further ones run the same operators again",
-        micro_batch=plan.micro_batch,
-        tail=plan.tail,
-        note=CLIPPED if plan.loop.clips else "",
-        equality=", ".join(EQUALITY[1:] if plan.loop.clips else EQUALITY),
-        loss=", ".join(LOSS),
-        protocol=", ".join(PROTOCOL),
-        protocol_mutants=", ".join(PROTOCOL_MUTANTS),
-        seconds=plan.time_limit,
-    )
+def _filled(name: str, plan: InitPlan, **more: object) -> str:
+    """The text of a file that is written."""
+    return TEMPLATES.get_template(f"{name}.j2").render(plan=plan, version=__version__, **more)
 
 
 def continuous(plan: InitPlan, folder: Path) -> dict[Path, str]:
@@ -245,13 +227,8 @@ def continuous(plan: InitPlan, folder: Path) -> dict[Path, str]:
     if not FOLDER.fullmatch(workspace):
         expected = "letters, digits, dots, dashes and spaces"
         raise GradproofError("GP473", f"the folder {workspace!r}", expected, "name another folder, or use --ci none")
-    if plan.ci == "gitlab":
-        install = GITLAB_INSTALL if needs else ""
-        text = GITLAB.substitute(version=__version__, workspace=workspace, install=install)
-        return {top / ".gitlab-ci.yml": text}
-    install = GITHUB_INSTALL if needs else ""
-    text = GITHUB.substitute(version=__version__, workspace=workspace, install=install)
-    return {top / ".github" / "workflows" / "gradproof.yml": text}
+    path = {"gitlab": top / ".gitlab-ci.yml", "github": top / ".github" / "workflows" / "gradproof.yml"}[plan.ci]
+    return {path: _filled(plan.ci, plan, workspace=workspace, needs=needs)}
 
 
 def write(made: Mapping[Path, str], *, force: bool = False) -> None:
@@ -263,30 +240,10 @@ def write(made: Mapping[Path, str], *, force: bool = False) -> None:
     if there and not force:
         found = f"{', '.join(there)} would be overwritten"
         raise GradproofError("GP470", found, "a folder without them", "name another folder, or give --force")
-    before = {path: path.read_bytes() if path.is_file() else None for path in made}
-    folders = {p for path in made for p in path.parents if not p.exists()}
     try:
-        for path, text in made.items():
-            replace_whole(path, text)
+        write_all(made)
     except OSError as error:
-        _undo(before, folders)
         raise GradproofError("GP474", str(error), "files that can be written", "nothing was changed") from error
-    except BaseException:
-        _undo(before, folders)
-        raise
-
-
-def _undo(before: Mapping[Path, bytes | None], folders: set[Path]) -> None:
-    """Put back what was there, and remove what was not."""
-    for path, data in before.items():
-        with suppress(OSError):
-            if data is not None:
-                path.write_bytes(data)
-            elif path.is_file():
-                path.unlink()
-    for folder in sorted(folders, key=lambda p: len(p.parts), reverse=True):
-        with suppress(OSError):
-            folder.rmdir()
 
 
 @click.command("init", epilog="Exit code 0: written; 2: a mistake in the call, and nothing was written.")
@@ -329,172 +286,3 @@ def _tops(made: dict[Path, str]) -> list[str]:
     """What to commit, as few names as say it, relative to the current folder."""
     tops = dict.fromkeys(os.path.relpath(path.parent if path.parent.name != "workflows" else path) for path in made)
     return [top for top in tops if top != "."] + [os.path.relpath(p) for p in made if os.path.relpath(p.parent) == "."]
-
-
-# -- The files that `gradproof init` writes, as templates: `$name` is filled in, `$$` is a dollar sign.
-
-CONTRACT = Template("""\
-# Written by gradproof init. It is yours now: edit it, and `gradproof verify` holds the loop to what it says.
-metadata:
-  version: "1.0.0"
-  description: "$loop accumulates gradients as its full batch does"
-subjects: {torch: "models.loop:loop", torch_empty: "models.loop:empty", torch_mutants: "models.loop:MUTANTS"}
-equations:
-  accumulated_gradient:
-    formula: "G_accum = sum_i (n_i / n) grad L_i = grad L_full"
-    domain: "the micro-batches i of a window, with n_i of its n samples each"
-    codomain: "the gradient that is handed to the optimizer"
-    assumptions: ["the loss of a sample does not depend on the other samples of its micro-batch"]
-proof_obligations:
-$obligations
-step_proofs:
-  - id: STEP-LOOP-001
-    obligation: GA-EQ-001
-    property: "the gradient that $loop hands to its optimizer is that of the full batch, for all weights and inputs"
-    harness: "symbolic.loop:harness"
-    expect: holds
-    bounds:
-      - {name: micro_batches, value: $n, reason: "$why_n"}
-      - {name: windows, value: 2, reason: "the second window begins with weights and state that the first has moved"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
-    mutants: [$equality]
-$note    assumptions:
-      - "reals are not floats: what rounding adds is not bounded here"
-      - "the micro-batches are the full batch's samples; where they are not, no obligation holds"
-    time_limit: $seconds
-  - id: STEP-LOOP-002
-    obligation: GA-INV-001
-    property: "the loss that $loop reports, or differentiates, is the mean of its window"
-    harness: "symbolic.loop:harness"
-    expect: holds
-    bounds:
-      - {name: micro_batches, value: $n, reason: "a loss that is lost or counted twice shows in a window of $n"}
-      - {name: windows, value: 2, reason: "two, so that a running loss which is not reset shows in the second"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
-    mutants: [$loss]
-    assumptions: ["losses that the function returns as numbers are compared within rounding, on the recorded run"]
-    time_limit: $seconds
-  - id: STEP-LOOP-003
-    obligations: [$protocol]
-    property: "$loop zeroes its gradients, sums them in fp32, clips and steps once a window, in this order"
-    harness: "symbolic.loop:harness"
-    expect: holds
-    bounds:
-      - {name: micro_batches, value: $n, reason: "a step, clip or zero at a wrong micro-batch shows in a window of $n"}
-      - {name: windows, value: 2, reason: "two, so that a gradient that one window leaves behind meets the next"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
-    mutants: [$protocol_mutants]
-    assumptions: ["the events are those of the recorded run; a branch that it did not take is not covered"]
-    time_limit: $seconds
-qa_gate:
-  id: GATE-LOOP-001
-  name: "$name"
-  checks: [full_batch, window]
-  pass_criteria: "every obligation is discharged, and every mutant of the loop is killed"
-  falsification: "the first micro-batch of each window counts twice"
-  criteria: {full_batch: [GA-EQ-001, GA-INV-001], window: [GA-INV-002, GA-INV-003, GA-INV-004, GA-INV-005]}
-  seeded_bug: first_counts_twice
-""")
-
-CLIPPED = """\
-    note: "the mutant not_divided is left out: this loop clips, and a clip that binds hides a factor of all gradients"
-"""
-
-OBLIGATION = Template("""\
-  - id: $id
-    type: $type
-    property: "$property"
-    formal: "$formal"
-    layers: {ci: [step], release: [step]}""")
-
-FORMULAS: tuple[tuple[str, str, str], ...] = (
-    ("GA-EQ-001", "equivalence", "G_accum = G_full"),
-    ("GA-INV-001", "invariant", "sum_i (n_i / n) L_i = L_full"),
-    ("GA-INV-002", "invariant", "at the first micro-batch of a window, G = 0"),
-    ("GA-INV-003", "invariant", "steps = windows, and step k comes after the last micro-batch of window k"),
-    ("GA-INV-004", "invariant", "dtype(G) has at least the precision of fp32"),
-    ("GA-INV-005", "ordering", "every clip comes after the last micro-batch, and before the step"),
-)
-"""Id, type and formula of what a recorded loop is held to; the property of each is the verifier's own."""
-
-MODELS = Template('''\
-"""The subject: $loop, the loop that really trains; and what must not pass for it."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-from typing import Any
-
-from gradproof.harness import mutants_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / $imports))
-
-from $module import $function as loop  # noqa: E402
-
-MUTANTS = mutants_of(loop)
-
-
-def empty(run: Any) -> None:
-    """The empty body: it trains nothing, and every check must refute it."""
-''')
-
-SYMBOLIC = '''\
-"""The harness: the loop is called as it is, once with micro-batches and once with the full batch."""
-
-from __future__ import annotations
-
-from gradproof.harness import LoopHarness
-
-harness = LoopHarness()
-'''
-
-GITHUB = Template("""\
-# Written by gradproof init: the gate, on every push and pull request.
-name: gradproof
-on: [push, pull_request]
-permissions:
-  contents: read
-jobs:
-  gate:
-    runs-on: ubuntu-latest
-    timeout-minutes: 20
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-$install      # Until gradproof is on a package index, its wheel lies beside the code: pip looks there as well.
-      - run: python -P -m pip install --find-links . "gradproof==$version"
-      - run: |
-          mkdir -p gradproof-reports
-          gradproof verify --quiet --workspace "$workspace" --format github \\
-            --format junit=gradproof-reports/report.junit.xml \\
-            --format sarif=gradproof-reports/report.sarif
-      - uses: actions/upload-artifact@v4
-        if: always()
-        with:
-          name: gradproof
-          path: gradproof-reports/
-""")
-GITHUB_INSTALL = "      - run: python -P -m pip install -r requirements.txt\n"
-
-GITLAB = Template("""\
-# Written by gradproof init: the gate, on every push and merge request.
-gradproof:
-  image: python:3.12
-  timeout: 20 minutes
-  script:
-$install    # Until gradproof is on a package index, its wheel lies beside the code: pip looks there as well.
-    - python -P -m pip install --find-links . "gradproof==$version"
-    - gradproof verify --quiet --workspace "$workspace" --format junit=gradproof.junit.xml
-  artifacts:
-    when: always
-    paths: [gradproof.junit.xml]
-    reports:
-      junit: gradproof.junit.xml
-""")
-GITLAB_INSTALL = "    - python -P -m pip install -r requirements.txt\n"
-
-PACKAGE = ""
-IGNORED = "# What gradproof generates here is made again by gradproof verify.\n*\n!.gitignore\n"

@@ -39,7 +39,9 @@ def command(options: Options, format_: str, json_: bool) -> int:
         rows = [{**c.to_json(), "digest": c.digest} for c in checks]
         click.echo(json.dumps({"schema": "gradproof-list/1", "checks": rows}, indent=1, ensure_ascii=False))
     elif format_ == "markdown":
-        click.echo("\n".join(_markdown([_row(c) for c in checks])))
+        escaped = [[cell.replace("|", "\\|") for cell in _row(c)] for c in checks]
+        for row in [list(COLUMNS), ["---"] * len(COLUMNS), *escaped]:
+            click.echo(f"| {' | '.join(row)} |")
     else:
         click.echo("\n".join(_pretty([_row(c) for c in checks])))
     return 0
@@ -49,11 +51,6 @@ def _row(check: Check) -> list[str]:
     bounds = ", ".join(f"{b.name} {b.value}" for b in check.bounds)
     cells: list[Any] = [check.id, check.kind, check.layer, ", ".join(check.obligations) or "-", check.expect]
     return [str(c) for c in [*cells, check.strategy or "-", bounds or "-", ", ".join(check.mutants) or "-"]]
-
-
-def _markdown(rows: list[list[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in [list(COLUMNS), ["---"] * len(COLUMNS), *escaped]]
 
 
 def _pretty(rows: list[list[str]]) -> list[str]:

@@ -140,8 +140,6 @@ def sharded(chosen: Sequence[Check], shard: str | None, seconds: Path | None) ->
 
     Raises GradproofError GP480 for no i/n, and GP485 for seconds that cannot be read or belong to no shard.
     """
-    from gradproof.core.errors import GradproofError
-
     if shard is None:
         if seconds is not None:
             raise GradproofError("GP485", "--shard-seconds without --shard", "both or neither", "add --shard i/n")

@@ -374,8 +374,6 @@ def verdict_line(report: Mapping[str, Any], page: Path) -> None:
 
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
     """The result of a selection, or of a shard of it: no report, only its checks and what they add up to."""
-    import json
-
     rows = [
         {
             "id": r.check.id,

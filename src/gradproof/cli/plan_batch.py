@@ -60,8 +60,9 @@ def listed(text: str, option: str, code: str) -> tuple[int, ...]:
 
 def stated(plan: BatchPlan) -> list[str]:
     """A plan in words."""
+    known = f"micro-batch {plan.micro}, {plan.accum} a window, ranks {plan.world}"
     lines = [
-        settings(plan),
+        f"settings: {known}" + (f", {plan.batches:,} an epoch, epochs {plan.epochs}" if plan.batches else ""),
         f"effective batch: {plan.micro} x {plan.accum} x {plan.world} = {plan.effective} samples a step",
         f"in memory: {plan.micro} samples a rank at a time; {plan.micro * plan.accum} without accumulation",
     ]
@@ -75,12 +76,6 @@ def stated(plan: BatchPlan) -> list[str]:
             f"{plan.without:,} without"
         )
     return lines
-
-
-def settings(plan: BatchPlan) -> str:
-    """The current settings."""
-    known = f"micro-batch {plan.micro}, {plan.accum} a window, ranks {plan.world}"
-    return f"settings: {known}" + (f", {plan.batches:,} an epoch, epochs {plan.epochs}" if plan.batches else "")
 
 
 def percent(share: Fraction) -> str:

@@ -76,7 +76,12 @@ def load(path: Path) -> Contract:
         raise ContractErrors(problems or [_no_contract(root, shown)])
     ours = uses_ours(root)
     name = contract_id(path)
-    made, wrong = _typed(root, ours, name, shown)
+    made: OursRoot | None
+    if ours:
+        made, wrong = shaped(root, OursRoot, shown)
+    else:
+        found, wrong = shaped(root, FieldRoot, shown)
+        made = None if found is None else _in_our_words(found, name)
     errors, warnings = check(root, ours, path, shown)
     problems += wrong + errors
     if problems or made is None:
@@ -114,17 +119,9 @@ def _no_contract(root: Node | None, shown: str) -> Problem:
     return Problem("GP116", shown, root.line, root.col, found, "a mapping at the top", "start with metadata:")
 
 
-def _typed(root: Node, ours: bool, name: str, shown: str) -> tuple[OursRoot | None, list[Problem]]:
-    """The clauses, or None and every place where their shape is wrong."""
-    if ours:
-        return shaped(root, OursRoot, shown)
-    found, wrong = shaped(root, FieldRoot, shown)
-    return None if found is None else _in_our_words(found, name), wrong
-
-
 def _in_our_words(root: FieldRoot, name: str) -> OursRoot:
     """A contract of the field: each obligation gets an id, and nothing is run but what names an attribute."""
-    obligations = [_obligation(o, o.id or assigned_id(name, i)) for i, o in enumerate(root.proof_obligations)]
+    obligations = [_obligation(o, o.id or f"{name.upper()}-{i + 1:03d}") for i, o in enumerate(root.proof_obligations)]
     known = {o.id for o in obligations}
     gate = root.qa_gate
     return OursRoot.model_construct(
@@ -134,11 +131,6 @@ def _in_our_words(root: FieldRoot, name: str) -> OursRoot:
         falsification_tests=[FalsificationTest.of(t, harness="", bounds=[]) for t in root.falsification_tests],
         qa_gate=None if gate is None else Gate.of(gate, criteria={}, seeded_bug=[]),
     )
-
-
-def assigned_id(name: str, index: int) -> str:
-    """Id of obligation number `index` (from 0) of a contract that states none."""
-    return f"{name.upper()}-{index + 1:03d}"
 
 
 def _obligation(row: FieldObligation, name: str) -> Obligation:
@@ -187,18 +179,13 @@ def _visit(
 
 
 def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
-    node = entry(contract.path, name) or Node(None, 1, 1)
+    _, root, _ = read(contract.path, str(contract.path))
+    nodes = root.items("metadata", "depends_on") if root is not None else []
+    node = next((n for n in nodes if n.value == name), Node(None, 1, 1))
     found = f"contracts that build on each other: {' -> '.join(names)}"
     return Problem(
         "GP220", str(contract.path), node.line, node.col, found, "dependencies without a circle", f"remove {name!r}"
     )
-
-
-def entry(path: Path, name: str) -> Node | None:
-    """The node of a `depends_on` entry in a contract's file."""
-    _, root, _ = read(path, str(path))
-    nodes = root.items("metadata", "depends_on") if root is not None else []
-    return next((n for n in nodes if n.value == name), None)
 
 
 OURS_CHECK = set(Harness.model_fields) - set(FieldHarness.model_fields)
@@ -342,7 +329,8 @@ def keys_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
     kind: Any = model
     for step in path:
         here = _model(kind)
-        kind = here.model_fields[step].annotation if here is not None and step in here.model_fields else _inner(kind)
+        known = here is not None and step in here.model_fields
+        kind = here.model_fields[step].annotation if here and known else (None, *typing.get_args(kind))[-1]
     found = _model(kind)
     return sorted(found.model_fields) if found is not None else []
 
@@ -350,8 +338,3 @@ def keys_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
 def _model(kind: Any) -> type[BaseModel] | None:
     options = [kind, *typing.get_args(kind)] if typing.get_origin(kind) not in (list, dict) else []
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-
-
-def _inner(kind: Any) -> Any:
-    arguments = typing.get_args(kind)
-    return arguments[-1] if arguments else None

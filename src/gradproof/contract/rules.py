@@ -9,7 +9,7 @@ A rule is hard (an error) or soft: an error in our dialect, a warning in a contr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,8 @@ def lemma_names(r: Rules) -> None:
             try:
                 named([str(node.value)])
             except KeyError:
-                _unknown_lemma(r, clause, node)
-
-
-def _unknown_lemma(r: Rules, clause: Node, node: Node) -> None:
-    found = f"{r.label(clause)} names {node.value!r}, which is no lemma and no pattern of any"
-    expected = "a name that `python -m gradproof.rounding.lemma_store --list` prints, or a shell pattern of such names"
-    r.error("GP136", node, found, expected, "correct the name")
+                found = f"{r.label(clause)} names {node.value!r}, which is no lemma and no pattern of any"
+                r.error("GP136", node, found)
 
 
 def requirements(r: Rules) -> None:
@@ -100,11 +95,32 @@ def step_bounds(r: Rules) -> None:
         largest = max(sizes, key=lambda n: n.value)
         place = f"{largest.line}:{largest.col}"
         found = f"the bound {PRIMARY} is {value.value}, but the largest n is {largest.value} at {place}"
-        r.error("GP112", value, found, "the same number in both", "correct the one that is wrong")
+        r.error("GP112", value, found)
 
 
 SOLVER_LAYER = {"z3": {Layer.SMT}, "crosshair": {Layer.CROSSHAIR}}
 _DTYPES: tuple[str, ...] = Dtype.__args__  # type: ignore[attr-defined]
+
+
+ASKED: Mapping[str, tuple[str, str]] = {
+    "GP108": ("each id once in the whole contract", "give one of the two another id"),
+    "GP112": ("the same number in both", "correct the one that is wrong"),
+    "GP113": ("a harness or a falsification test", "add a harness or a falsification test that names it"),
+    "GP124": ("an id", "gradproof assigned one; write it down"),
+    "GP125": ("one for each dtype", "nothing is gated on it until it has both"),
+    "GP126": ("bounds with name, value, reason", "add bounds"),
+    "GP127": ("harness: module:attribute", "it counts as NOT_RUN until it names module:attribute"),
+    "GP128": ("the true number", "correct it or remove it"),
+    "GP129": ("each entry once", "remove one of the two"),
+    "GP130": ("a name in checks", "add it to checks, or remove it"),
+    "GP131": ("a mutant that a check names", "correct it"),
+    "GP133": ("the mutants that it must kill", "name them under mutants"),
+    "GP136": (
+        "a name that `python -m gradproof.rounding.lemma_store --list` prints, or a shell pattern of such names",
+        "correct the name",
+    ),
+}
+"""What is expected, and the help, of a rule that always asks for the same."""
 
 
 def check(root: Node, ours: bool, path: Path, shown: str) -> tuple[list[Problem], list[Problem]]:
@@ -136,17 +152,21 @@ class Rules:
         self.claims = [*self.harnesses, *self.steps, *self.tests]
         self.ids = [i for n in self.obligations if (i := n.text("id")) is not None]
 
-    def error(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
+    def _problem(self, code: str, node: Node, found: str, *asked: str) -> Problem:
+        """`asked`: what is expected, and the help, where it is not what ASKED has for the code."""
+        return Problem(code, self.shown, node.line, node.col, found, *(asked or ASKED[code]))
+
+    def error(self, code: str, node: Node, found: str, *asked: str) -> None:
         """A mistake at a node."""
-        self.errors.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
+        self.errors.append(self._problem(code, node, found, *asked))
 
-    def warn(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
+    def warn(self, code: str, node: Node, found: str, *asked: str) -> None:
         """A warning at a node."""
-        self.warnings.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
+        self.warnings.append(self._problem(code, node, found, *asked))
 
-    def soft(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
+    def soft(self, code: str, node: Node, found: str, *asked: str) -> None:
         """A mistake in our dialect, a warning in a contract of the field."""
-        (self.error if self.ours else self.warn)(code, node, found, expected, help)
+        (self.error if self.ours else self.warn)(code, node, found, *asked)
 
     def named(self, clause: Node) -> list[Node]:
         """Nodes of the obligation names in a check, from both spellings."""
@@ -173,7 +193,7 @@ def _unique_ids(r: Rules) -> None:
         first = seen.setdefault(node.value, node)
         if first is not node:
             found = f"the id {node.value!r} again; it stands already at {first.line}:{first.col}"
-            r.error("GP108", node, found, "each id once in the whole contract", "give one of the two another id")
+            r.error("GP108", node, found)
 
 
 def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: str) -> None:
@@ -226,33 +246,21 @@ def _bounds(r: Rules) -> None:
     for clause in r.harnesses:
         total, rows = clause.get("bound"), clause.items("bounds")
         if total is not None and not rows and not r.ours:
-            r.warn(
-                "GP126",
-                total,
-                f"a bound without name and reason in {r.label(clause)}",
-                "bounds with name, value, reason",
-                "add bounds",
-            )
+            r.warn("GP126", total, f"a bound without name and reason in {r.label(clause)}")
         chosen = next((b for b in rows if b.text("name") == PRIMARY), rows[0] if rows else None)
         value = chosen.get("value") if chosen is not None else None
         if total is None or value is None or not ints(total, value) or total.value == value.value:
             continue
         name = chosen.text("name") if chosen is not None else ""
         found = f"bound {total.value}, but {name!r} is {value.value} at {value.line}:{value.col}"
-        r.error("GP112", total, found, "the same number in both", "correct the one that is wrong")
+        r.error("GP112", total, found)
 
 
 def _repeated(r: Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
     seen: set[Any] = set()
     for key, node in nodes:
         if key in seen:
-            r.error(
-                "GP129",
-                node,
-                f"{what} {key if isinstance(key, str) else ' '.join(key)} again",
-                "each entry once",
-                "remove one of the two",
-            )
+            r.error("GP129", node, f"{what} {key if isinstance(key, str) else ' '.join(key)} again")
         seen.add(key)
 
 
@@ -275,14 +283,7 @@ def _covered(r: Rules) -> None:
     for clause in r.obligations:
         name = clause.text("id")
         if (name is not None and name not in named) or (name is None and not r.ours):
-            help = "add a harness or a falsification test that names it"
-            r.soft(
-                "GP113",
-                clause,
-                f"no check for {name or clause.text('property')}",
-                "a harness or a falsification test",
-                help,
-            )
+            r.soft("GP113", clause, f"no check for {name or clause.text('property')}")
 
 
 def _layers(r: Rules) -> None:
@@ -293,8 +294,10 @@ def _layers(r: Rules) -> None:
         for n in r.named(clause):
             can.setdefault(n.value, set()).update(layers_of)
     for clause in [*r.steps, *r.tests]:
+        devices = {device for device, _ in clause.pairs("params", "dtypes")} or set(DEVICES)
+        devices = {Layer.STEP} if clause in r.steps else devices
         for n in r.named(clause):
-            can.setdefault(n.value, set()).update([Layer.STEP] if clause in r.steps else _devices(clause))
+            can.setdefault(n.value, set()).update(devices)
     for clause in r.obligations:
         name = clause.text("id")
         if name not in can:
@@ -310,10 +313,6 @@ def _layers(r: Rules) -> None:
                 f"of: {', '.join(sorted(can[name]))}",
                 help,
             )
-
-
-def _devices(test: Node) -> set[str]:
-    return {device for device, _ in test.pairs("params", "dtypes")} or set(DEVICES)
 
 
 def _run_dtypes(r: Rules) -> None:
@@ -341,21 +340,14 @@ def _gate(r: Rules) -> None:
             )
     for name, node in criteria.items():
         if checks and name not in [n.value for n in checks]:
-            r.error(
-                "GP130",
-                node,
-                f"criteria for {name!r}, which is no gate check",
-                "a name in checks",
-                "add it to checks, or remove it",
-            )
+            r.error("GP130", node, f"criteria for {name!r}, which is no gate check")
     named = {m.value for clause in r.claims for m in clause.words("mutants")}
     seeded = r.gate.under("seeded_bug")
     bugs = [seeded] if isinstance(seeded.value, str) else seeded.words()
     _repeated_words(r, bugs, "the seeded bug")
     for bug in bugs:
         if bug.value not in named:
-            found = f"the seeded bug {bug.value!r}, which no check must kill"
-            r.error("GP131", bug, found, "a mutant that a check names", "correct it")
+            r.error("GP131", bug, f"the seeded bug {bug.value!r}, which no check must kill")
 
 
 def _subjects(r: Rules) -> None:
@@ -386,20 +378,14 @@ def _mutants(r: Rules) -> None:
     for clause in [*r.stubs, *r.claims]:
         expect = clause.get("expect")
         if _absent(clause, "mutants") and (expect is None or expect.value == Expect.HOLDS):
-            r.error(
-                "GP133",
-                clause,
-                f"no mutants in {r.label(clause)}",
-                "the mutants that it must kill",
-                "name them under mutants",
-            )
+            r.error("GP133", clause, f"no mutants in {r.label(clause)}")
 
 
 def _summary(r: Rules) -> None:
     total = r.root.under("verification_summary", "total_obligations")
     if ints(total) and total.value != len(r.obligations):
         found = f"total_obligations {total.value}, but the contract has {len(r.obligations)}"
-        r.soft("GP128", total, found, "the true number", "correct it or remove it")
+        r.soft("GP128", total, found)
 
 
 def _depends(r: Rules) -> None:
@@ -423,21 +409,12 @@ def _field_gaps(r: Rules) -> None:
         return
     for clause in r.obligations:
         if isinstance(clause.value, dict) and clause.text("id") is None:
-            r.warn("GP124", clause, "an obligation without id", "an id", "gradproof assigned one; write it down")
+            r.warn("GP124", clause, "an obligation without id")
         if (tolerance := clause.get("tolerance")) is not None and tolerance.value is not None:
-            r.warn(
-                "GP125",
-                tolerance,
-                "a tolerance without dtype and metric",
-                "one for each dtype",
-                "nothing is gated on it until it has both",
-            )
+            r.warn("GP125", tolerance, "a tolerance without dtype and metric")
     for clause in [*r.harnesses, *r.tests]:
         if isinstance(clause.value, dict) and not tolerate(clause.text("harness") or ""):
-            help = "it counts as NOT_RUN until it names module:attribute"
-            r.warn(
-                "GP127", clause, f"{r.label(clause)} names nothing that can be run", "harness: module:attribute", help
-            )
+            r.warn("GP127", clause, f"{r.label(clause)} names nothing that can be run")
     if r.root.get("qa_gate") is None:
         r.warn("GP134", r.root, "no qa_gate", "a gate", "without a gate nothing can be released on this contract")
 

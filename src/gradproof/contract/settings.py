@@ -176,7 +176,7 @@ def _settings(path: Path, text: str, table: dict[str, Any]) -> Settings:
         shaped = SettingsShape.model_validate(table)
     except ValidationError as error:
         raise _wrong(path, text, error.errors(include_url=False)) from None
-    keys = [*_keys(table), *(f"require.{name}" for name in shaped.require)]
+    keys = [*(key for key in table if key != "require"), *(f"require.{name}" for name in shaped.require)]
     places = {
         key.replace("-", "_") if "." not in key else key: f"{path}:{line_of(text, key.split('.', 1))}" for key in keys
     }
@@ -194,10 +194,6 @@ def _place_of(path: Path, text: str, name: str, keys: Sequence[str]) -> str:
         if found := re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line):
             return f"{path}:{number}:{found.start() + 1}"
     return f"{path}:{start}:1"
-
-
-def _keys(table: Mapping[str, Any]) -> list[str]:
-    return [key for key in table if key != "require"]
 
 
 def line_of(text: str, path: Sequence[Any]) -> int:

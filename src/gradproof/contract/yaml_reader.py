@@ -335,7 +335,8 @@ class _Builder:
             return
         node = resolved(text, line, col)
         if node is None:
-            self.problems.append(_number(self.shown, line, col, text))
+            found, expected = f"a number of {len(text)} digits", f"at most {MAX_DIGITS} digits"
+            self.problems.append(Problem("GP107", self.shown, line, col, found, expected, "write a smaller number"))
         self._place(node or Node(0, line, col))
 
     def _place(self, node: Node) -> None:
@@ -405,11 +406,6 @@ class _Builder:
     def _stop(self, event: Any, found: str, expected: str) -> None:
         self.problems.append(_big(self.shown, *_mark(event), found, expected))
         raise _TooBig
-
-
-def _number(shown: str, line: int, col: int, text: str) -> Problem:
-    found = f"a number of {len(text)} digits"
-    return Problem("GP107", shown, line, col, found, f"at most {MAX_DIGITS} digits", "write a smaller number")
 
 
 def _mark(event: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Error codes of single commands, GP4xx and GP5xx: what each means and how to fix it."""
+"""Every stable error code: what it means and how to fix it. `gradproof explain CODE` prints a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Explanation(NamedTuple):
     help: str
 
 
-COMMANDS: Mapping[str, Explanation] = {
+EXPLANATIONS: Mapping[str, Explanation] = {
     "GP402": Explanation(
         "The target of gradproof check is not written as FILE.py:FUNCTION.",
         "Write the path of your file, a colon, and the name of the function that trains: train.py:step.",
@@ -277,11 +277,6 @@ COMMANDS: Mapping[str, Explanation] = {
         "what it comes from, is no arithmetic, or nothing is claimed of it.",
         "Give one of document, evidence, plan and compute, its place, and equals or a limit.",
     ),
-}
-
-
-# -- Every stable error code: what it means and how to fix it. `gradproof explain CODE` prints a row.
-EXPLANATIONS: Mapping[str, Explanation] = {
     "GP101": Explanation(
         "The contract has a key that its dialect does not know. An unknown key is never skipped: it may be a claim.",
         "Correct the spelling (the nearest known key is suggested) or remove the key.",
@@ -529,5 +524,4 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "A check of step contracts, or a stub, names no lemma, or one that there is not: it would rest on nothing.",
         "Write a name that `python -m gradproof.rounding.lemma_store --list` prints, or a shell pattern of such names.",
     ),
-    **COMMANDS,
 }

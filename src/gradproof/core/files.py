@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -56,6 +57,23 @@ def write_json(path: Path, data: Any) -> None:
 def replace_whole(path: Path, text: str) -> None:
     """A file of the user's: folders are made, and everybody may read it. Raises OSError."""
     write_whole(path, text, parents=True, mode=PUBLIC)
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write every file as `replace_whole` does, or leave everything as it was. Raises OSError."""
+    before = {path: path.read_bytes() if path.is_file() else None for path in texts}
+    folders = {folder for path in texts for folder in path.parents if not folder.exists()}
+    try:
+        for path, text in texts.items():
+            replace_whole(path, text)
+    except BaseException:
+        for path, data in before.items():
+            with suppress(OSError):
+                path.unlink(missing_ok=True) if data is None else path.write_bytes(data)
+        for folder in sorted(folders, key=lambda p: len(p.parts), reverse=True):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 EVIDENCE = (("reports", "evidence"), ("reports", "gpu"))

@@ -127,11 +127,7 @@ def as_lines(line: Timeline) -> list[str]:
     names, notes = (max(len(getattr(t, part)) for t in line.ticks) for part in ("event", "note"))
     rows = enumerate(line.ticks, 1)
     drawn = [f"{t.mark} {i:>2} {t.event.ljust(names)}  {t.note.ljust(notes)}  {t.after}".rstrip() for i, t in rows]
-    return drawn + _faults(line)
-
-
-def _faults(line: Timeline) -> list[str]:
-    return [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
+    return drawn + [f"{t.mark} {i} {t.event}: {t.words}" for i, t in line.faults]
 
 
 def as_svg(line: Timeline) -> Markup:

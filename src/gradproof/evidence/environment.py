@@ -230,13 +230,11 @@ def differences(kind: Kind, recorded: Mapping[str, Any]) -> list[str]:
     """How the recorded environment differs from this one in what matters to a check of this kind."""
     here = environment()
     pairs = [(key, recorded.get(key), here.get(key)) for key in KEYS[kind]]
-    pairs += _pairs(recorded.get("variables", {}), variables("")) if "variables" in recorded else []
-    found = [f"{key} {was} then, {now} now" for key, was, now in pairs if differ(key, was, now)]
+    if (then := recorded.get("variables")) is not None:
+        now = variables("")
+        pairs += [(key, then.get(key), now.get(key)) for key in sorted({*then, *now})]
+    found = [f"{key} {was} then, {is_} now" for key, was, is_ in pairs if differ(key, was, is_)]
     return found + changed(recorded.get("distributions", {}))
-
-
-def _pairs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    return [(key, then.get(key), now.get(key)) for key in sorted({*then, *now})]
 
 
 def differ(name: str, was: Any, now: Any) -> bool:

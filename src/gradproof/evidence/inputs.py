@@ -241,29 +241,27 @@ def key_of(path: Path, root: Path) -> str | None:
     return f"ext:{path.as_posix()}"
 
 
-def named_by(check: Check) -> set[str]:
-    """Top-level packages that a check names: its harness, its subject, and every subject of its contract."""
-    names = [check.harness, check.subject, *map(str, check.params.get("subjects", {}).values())]
-    return {name.partition(":")[0].partition(".")[0] for name in names if name}
-
-
 def inputs_of(
     check: Check, root: Path, also: Iterable[str] = (), read: Mapping[str, Path] | None = None
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
-    A package that the check names counts wherever it is installed. A file that was looked for in vain has the digest
-    ABSENT. Raises OSError when a file that was imported, read or declared is gone.
+    A package that the check names, in its harness or in a subject of its contract, counts wherever it is installed. A
+    file that was looked for in vain has the digest ABSENT. Raises OSError when a file that was imported, read or
+    declared is gone.
     """
     files: dict[str, str] = {}
-    named = named_by(check)
+    about = [check.harness, check.subject, *map(str, check.params.get("subjects", {}).values())]
+    named = {name.partition(":")[0].partition(".")[0] for name in about if name}
     for name, module in sorted(sys.modules.items()):
         origin = getattr(module, "__file__", None)
         if not origin or not Path(origin).is_file():
             continue
         path = Path(origin).resolve()
         key = key_of(path, root)
-        if key is None and (name.partition(".")[0] in named or counted(check, path)):
+        # GPU evidence is read on machines with other installations.
+        counted = check.layer is not Layer.CUDA and installed(path) and not in_stack(owner_of(path))
+        if key is None and (name.partition(".")[0] in named or counted):
             key = f"ext:{path.as_posix()}"
         if key is not None:
             files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
@@ -278,11 +276,6 @@ def inputs_of(
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() or str(path) in _there else ABSENT)
     return {"spec": check.digest, "files": files}
-
-
-def counted(check: Check, path: Path) -> bool:
-    """Whether an installed file counts by its content. GPU evidence is read on machines with other installations."""
-    return check.layer is not Layer.CUDA and installed(path) and not in_stack(owner_of(path))
 
 
 def place_of(key: str, root: Path) -> Path | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.files import replace_whole
+from gradproof.core.files import write_all
 from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.evidence.audit import audit
@@ -105,7 +105,9 @@ def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found |
             return "", f"it is no file, or larger than {MOST_BYTES >> 20} MiB"
         evidence = read(path)
     except (OSError, ValueError, RecursionError) as e:
-        return _owner(path, planned), f"it is rejected: {e}"
+        # The check in whose folder it lies: an id need not be a folder's name.
+        owner = next((name for name in planned if safe(name) == path.parent.name), "")
+        return owner, f"it is rejected: {e}"
     check = planned.get(evidence.check.id)
     if check is None:
         return None
@@ -116,11 +118,6 @@ def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found |
         return check.id, f"it is stale: {reason}"
     own = path.resolve().parent in [folder.resolve() for folder in store.folders(check)]
     return Found(path, check, evidence, audit(check, evidence.finding)[0], own)
-
-
-def _owner(path: Path, planned: Mapping[str, Check]) -> str:
-    """The check in whose folder a file lies: an id need not be a folder's name."""
-    return next((name for name in planned if safe(name) == path.parent.name), "")
 
 
 def _own(check: Check, store: Store) -> Iterator[Found]:
@@ -158,21 +155,11 @@ def _stated(found: Found) -> str:
 
 def _write(taken: Sequence[Found], store: Store) -> None:
     """Every file, then the older ones away; after an error, none of them. Raises GradproofError GP486."""
-    made: list[Path] = []
     try:
-        for found in taken:
-            path = store.folder(found.check) / found.path.name
-            if not path.exists():
-                made.append(path)
-            replace_whole(path, written(found.evidence))
-    except BaseException as e:
-        for path in made:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-        if isinstance(e, OSError):
-            found_ = f"{store.workspace.reports} cannot be written: {e.strerror or e}"
-            raise GradproofError("GP486", found_, "a store that can be written", "nothing was taken") from e
-        raise
+        write_all({store.folder(found.check) / found.path.name: written(found.evidence) for found in taken})
+    except OSError as e:
+        found_ = f"{store.workspace.reports} cannot be written: {e.strerror or e}"
+        raise GradproofError("GP486", found_, "a store that can be written", "nothing was taken") from e
     for found in taken:
         for older in store.folder(found.check).glob("*.json"):
             if older.name != found.path.name:

@@ -27,13 +27,9 @@ def sources(package: Path = PACKAGE) -> dict[str, str]:
     return {place.partition("/")[2]: digest for place, digest in found.items()}
 
 
-def imported(path: Path) -> tuple[str, ...]:
-    """Names of modules, and of what might be modules, that a file imports. Raises OSError and SyntaxError."""
-    return _imported(path.read_text(encoding="utf-8"))
-
-
 @cache
 def _imported(text: str) -> tuple[str, ...]:
+    """Names of modules, and of what might be modules, that a file imports. Raises SyntaxError."""
     found: list[str] = []
     waiting: list[ast.AST] = [ast.parse(text)]
     for node in waiting:
@@ -74,7 +70,8 @@ def closure(root: Path, starts: Sequence[str], folders: Sequence[str], package: 
             continue
         path = base / place
         found[key] = sha256_of(path)
-        waiting += [n for n in imported(path) if any(n == f or n.startswith(f"{f}.") for f in folders)]
+        names = _imported(path.read_text(encoding="utf-8"))
+        waiting += [n for n in names if any(n == f or n.startswith(f"{f}.") for f in folders)]
     return dict(sorted(found.items()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,7 +144,8 @@ class Store:
     def _reasons(self, check: Check, evidence: Evidence) -> list[str]:
         inputs = evidence.claim
         if inputs.spec != check.digest:
-            changed = _changed(check.to_json(), evidence.check.to_json())
+            now, then = check.to_json(), evidence.check.to_json()
+            changed = sorted(k for k in {*now, *then} if digest_of(now.get(k)) != digest_of(then.get(k)))
             return [f"the claim changed: {', '.join(changed) or 'its text'}"]
         reasons = list(_misdated(evidence))
         reasons += [r for key, digest in inputs.files.items() if (r := self._file(key, digest))]
@@ -191,10 +192,6 @@ def _misdated(evidence: Evidence) -> Iterator[str]:
         yield f"it ended at {evidence.finished_at}, which is in the future"
     elif evidence.ended < evidence.began - SKEW:
         yield "it ended before it began"
-
-
-def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
-    return sorted(k for k in {*now, *then} if digest_of(now.get(k)) != digest_of(then.get(k)))
 
 
 def open_evidence(path: Path) -> Evidence:

@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -52,20 +54,11 @@ def command(name: str) -> list[str]:
 def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
     """Every self-test, side by side. `absent`: why there is no CUDA device, None where there is one."""
     names = [name for name in GET if name != "cuda" or absent is None]
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch:
-        started = [(name, _start(name, scratch)) for name in names]
-        found = [_finished(name, child, began, limit) for name, child in started]
+    with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch, ThreadPoolExecutor(len(names)) as side_by_side:
+        found = list(side_by_side.map(lambda name: _run(name, scratch, limit), names))
     if absent is not None:
         found.append(SelfTest("cuda", "absent", absent, GET["cuda"], 0.0))
     return found
-
-
-def _start(name: str, scratch: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
 
 
 def _environ() -> dict[str, str]:
@@ -74,14 +67,16 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)} if places else dict(os.environ)
 
 
-def _finished(name: str, child: subprocess.Popen[str], began: float, limit: float) -> SelfTest:
-    """Wait for a child, and judge what it printed."""
+def _run(name: str, scratch: str, limit: float) -> SelfTest:
+    """Run one in a child, and judge what it printed."""
+    began = time.monotonic()
     try:
-        out, err = child.communicate(timeout=max(0.0, began + limit - time.monotonic()))
-        state, said = judged(child.returncode, out, err)
+        done = subprocess.run(
+            command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=limit, check=False,
+        )  # fmt: skip
+        state, said = judged(done.returncode, done.stdout, done.stderr)
     except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
         state, said = "failed", f"no answer within {limit:g} s"
     return SelfTest(name, state, said, "" if state == "passed" else GET[name], round(time.monotonic() - began, 3))
 
@@ -199,18 +194,11 @@ def check() -> str:
     return f"{OBLIGATION} holds of one loop, and is refuted of the same loop without its division"
 
 
-def torch() -> str:
-    """One backward pass on the CPU."""
-    return _backward("cpu")
+def backward(device: str) -> str:
+    """One backward pass on the CPU or the first CUDA device: the gradient of sum(w * w * x) is 2 w x.
 
-
-def cuda() -> str:
-    """One backward pass on the first CUDA device."""
-    return _backward("cuda")
-
-
-def _backward(device: str) -> str:
-    """The gradient of sum(w * w * x) is 2 w x. Raises RuntimeError where torch finds another."""
+    Raises RuntimeError where torch finds another.
+    """
     import torch
 
     weights = torch.tensor([1.0, -2.0, 3.0], device=device, requires_grad=True)
@@ -224,7 +212,8 @@ def _backward(device: str) -> str:
 
 
 TESTS: Mapping[str, Callable[[], str]] = {
-    "solver": solver, "crosshair": crosshair, "torch": torch, "cuda": cuda, "worker": worker, "check": check,
+    "solver": solver, "crosshair": crosshair, "torch": partial(backward, "cpu"), "cuda": partial(backward, "cuda"),
+    "worker": worker, "check": check,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from gradproof.core.files import replace_whole
 from gradproof.core.outcome import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.core.workspace import Locator
 from gradproof.evidence.environment import environment
-from gradproof.evidence.record import now
+from gradproof.evidence.record import now, plain
 from gradproof.report import studies
 from gradproof.verdict.judge import ObligationCell, ObligationRuling, Ruling, Verdict, WaiverRuling, subject_of
 from gradproof.verdict.plan import falsification_id, vars_of
@@ -204,24 +204,13 @@ def _gate(contract: Contract, verdict: Verdict) -> dict[str, Any] | None:
         "name": gate.name,
         "description": gate.description,
         "pass_criteria": gate.pass_criteria,
-        "criteria": [
-            {"name": c.name, "obligations": list(c.obligations), "met": c.met, "why": c.why} for c in verdict.criteria
-        ],
+        "criteria": [plain(asdict(criterion)) for criterion in verdict.criteria],
         "falsification": {"text": gate.falsification, "turned_red": turned, "why": why},
     }
 
 
 def _waiver(row: WaiverRuling) -> dict[str, Any]:
-    waiver = row.waiver
-    return {
-        "obligation": waiver.obligation,
-        "layer": None if waiver.layer is None else str(waiver.layer),
-        "owner": waiver.owner,
-        "reason": waiver.reason,
-        "expires": waiver.expires.isoformat(),
-        "state": row.state,
-        "cells": list(row.cells),
-    }
+    return {**row.waiver.model_dump(mode="json"), "state": row.state, "cells": list(row.cells)}
 
 
 def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
@@ -242,16 +231,8 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
 
 
 def _cell(cell: ObligationCell, subject: str) -> dict[str, Any]:
-    return {
-        "effect": None if cell.effect is None else str(cell.effect),
-        "outcomes": [str(o) for o in cell.outcomes],
-        "reach": None if cell.reach is None else str(cell.reach),
-        "required": cell.required,
-        "checks": list(cell.checks),
-        "subject": subject,
-        "beyond": [{"subject": subject, "reach": str(reach)} for subject, reach in cell.beyond],
-        "reason": cell.reason,
-    }
+    beyond = [{"subject": other, "reach": str(reach)} for other, reach in cell.beyond]
+    return {**plain(asdict(cell)), "subject": subject, "beyond": beyond}
 
 
 _NOTHING = asdict(Finding(Outcome.NOT_RUN, ""))
@@ -280,16 +261,10 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
         "seconds": evidence.seconds if evidence else 0.0,
         "fresh": status.fresh,
         "cached": status.cached,
-        "evidence": _relative(status.path, workspace),
+        "evidence": None if status.path is None else status.path.removeprefix(f"{workspace.reports}/"),
         "environment": seen,
         "finished_at": evidence.finished_at if evidence else None,
     }
-
-
-def _relative(path: str | None, workspace: Workspace) -> str | None:
-    """Evidence path below the reports folder, with forward slashes."""
-    prefix = f"{workspace.reports}/"
-    return path.removeprefix(prefix) if path is not None else None
 
 
 def _solver(kind: str, seen: Mapping[str, Any]) -> str:

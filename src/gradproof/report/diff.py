@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,8 +105,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its kind, its items by contract id, the settings of a workspace, and a digest of it all."""
+    """One side: where it lies, its kind, its items by contract id, the settings of a workspace, and a digest of all."""
 
+    path: Path
     kind: str
     items: Mapping[str, Item]
     settings: Tree
@@ -121,17 +123,27 @@ def side(path: Path) -> Side:
         if contracts:
             kind, items, settings = CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS)
         elif reports:
-            kind, items = REPORT, [_report(p) for p in reports]
+            return side_of(path, reports)
         else:
             kind, items = EVIDENCE, _evidence(path)
     elif path.suffix == ".json":
-        kind, items = REPORT, [_report(path)]
+        return side_of(path, [path])
     else:
         kind, items = CONTRACT, [_contract_tree(path)]
+    return _side(path, kind, items, settings)
+
+
+def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
+    """Reports, in files or as they are before they are written. Raises GradproofError GP481."""
+    return _side(path, REPORT, [_report(report) for report in reports], {})
+
+
+def _side(path: Path, kind: str, items: Sequence[Item], settings: Tree) -> Side:
     found = {item.name: item for item in items}
     if len(found) < len(items):
         raise unreadable(path, "two contracts have one name")
-    return Side(kind, found, settings, digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings]))
+    digest = digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings])
+    return Side(path, kind, found, settings, digest)
 
 
 def unreadable(path: Path, why: str) -> GradproofError:
@@ -225,18 +237,15 @@ def _settings(path: Path) -> Tree:
     return found
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise unreadable(path, f"it cannot be read: {e}") from e
-
-
-def _report(path: Path) -> Item:
+def _report(given: Path | Tree) -> Item:
     """A report that concludes no more than its parts carry. Raises GradproofError GP481."""
     from gradproof.report.consistency import require
 
-    report = _json(path)
+    path = given if isinstance(given, Path) else Path(given["contract"]["id"])
+    try:
+        report = json.loads(path.read_text(encoding="utf-8") if given is path else json.dumps(given))
+    except (OSError, ValueError, RecursionError) as e:
+        raise unreadable(path, f"it cannot be read: {e}") from e
     try:
         require(report)
         if report["run_state"] == "running":
@@ -350,7 +359,11 @@ _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", r
 
 def difference(old: Path, new: Path) -> Diff:
     """What changed from `old` to `new`. Raises GradproofError GP481, and ContractErrors."""
-    before, after = side(old), side(new)
+    return between(side(old), side(new))
+
+
+def between(before: Side, after: Side) -> Diff:
+    """What changed from one side to the other."""
     reasons = list(_open(before, after))
     contracts: list[dict[str, Any]] = []
     if not reasons:
@@ -363,10 +376,8 @@ def difference(old: Path, new: Path) -> Diff:
     found = [change.direction for row in contracts for change in row["changes"]]
     totals = {str(d): found.count(str(d)) for d in Direction}
     exit_ = Exit.BROKEN if totals["weakened"] else Exit.OPEN if totals["undecided"] or reasons else Exit.MET
-    sides = {
-        name: {"path": str(path), "kind": s.kind, "digest": s.digest}
-        for name, path, s in (("old", old, before), ("new", new, after))
-    }
+    named = (("old", before), ("new", after))
+    sides = {name: {"path": str(s.path), "kind": s.kind, "digest": s.digest} for name, s in named}
     stated = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
     return Diff.model_validate({**stated, "open": reasons, "contracts": contracts, "totals": totals})
 
@@ -410,40 +421,39 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
     if old.open or new.open:
         return _row(there.name, old.version, new.version, [])
     table = diff_rules.CONTRACT if before.kind == after.kind == CONTRACT else diff_rules.EVIDENCE
-    changes = list(compare(*_shared(old.tree, new.tree), table))
+    was, now = _shared(old.tree, new.tree)
+    changes = list(compare(was, now, table))
     stated = [c for c in changes if c.place != "text"]
     claims = any(c.of == "claim" for c in stated)
     return _row(there.name, old.version, new.version, stated if claims else changes)
 
 
-def _shared(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells."""
-    trees = [{k: v for k, v in t.items() if k != "profile"} for t in (old, new)]
-    checks: list[dict[str, Any]] = [dict(t.get("checks", {})) for t in trees]
-    for name in checks[0].keys() & checks[1].keys():
-        if all(str(rows[name].get("status")).endswith(f", {Effect.DISCHARGED}") for rows in checks):
-            continue
-        for rows in checks:
-            gone = ("shown", "taken", "covers", "killed", "domain")
-            rows[name] = {k: v for k, v in rows[name].items() if k not in gone}
-    for tree, rows in zip(trees, checks, strict=True):
-        if rows:
-            tree["checks"] = rows
-    cells = [t.get("obligations", {}) for t in trees]
-    for name in cells[0].keys() & cells[1].keys():
-        _same_cells(cells[0], cells[1], name)
-    return trees[0], trees[1]
+def _shared(*both: Tree) -> list[dict[str, Any]]:
+    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells.
+
+    Of a check that is what its evidence shows, of a cell its reach.
+    """
+    trees = [deepcopy({k: v for k, v in tree.items() if k != "profile"}) for tree in both]
+    for rows in _on_both(trees, "checks"):
+        if not all(str(row.get("status")).endswith(f", {Effect.DISCHARGED}") for row in rows):
+            _without(rows, "shown", "taken", "covers", "killed", "domain")
+    for obligation in _on_both(trees, "obligations"):
+        for cells in _on_both(obligation, "cells"):
+            if any(cell.get("effect") != Effect.DISCHARGED for cell in cells):
+                _without(cells, "reach")
+    return trees
 
 
-def _same_cells(old: dict[str, Any], new: dict[str, Any], name: str) -> None:
-    """Reach of a cell is compared where it is discharged on both sides."""
-    both = [dict(side[name].get("cells", {})) for side in (old, new)]
-    for layer in both[0].keys() & both[1].keys():
-        if any(cells[layer].get("effect") != Effect.DISCHARGED for cells in both):
-            for cells in both:
-                cells[layer] = {k: v for k, v in cells[layer].items() if k != "reach"}
-    for side_, cells in zip((old, new), both, strict=True):
-        side_[name] = {**side_[name], "cells": cells}
+def _on_both(trees: Sequence[dict[str, Any]], key: str) -> list[list[dict[str, Any]]]:
+    """The entries of a table that both trees have, each as a pair."""
+    one, other = (tree.get(key, {}) for tree in trees)
+    return [[one[name], other[name]] for name in one.keys() & other.keys()]
+
+
+def _without(rows: Iterable[dict[str, Any]], *keys: str) -> None:
+    for row in rows:
+        for key in keys:
+            row.pop(key, None)
 
 
 def _row(name: str, old: str, new: str, changes: Sequence[ChangeShape]) -> dict[str, Any]:

@@ -208,14 +208,3 @@ def environments(report: Report) -> list[Mapping[str, Any]]:
         if seen and seen not in found:
             found.append(seen)
     return found
-
-
-def claims(report: Report) -> list[Mapping[str, Any]]:
-    """Rows of the ledger of claims where the report carries one: id, claim, verdict and the ids of its checks."""
-    held = report.get("claims") or []
-    rows = held.get("rows") or [] if isinstance(held, Mapping) else held
-    return [{**row, "checks": [_id(c) for c in row.get("checks") or []]} for row in rows if isinstance(row, Mapping)]
-
-
-def _id(check: Any) -> str:
-    return str(check["id"]) if isinstance(check, Mapping) else str(check)

@@ -6,7 +6,7 @@ and what was measured of the training systems, `reports/deterministic.json` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +16,6 @@ from gradproof.core.errors import GradproofError
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
-from collections.abc import Iterator
-from dataclasses import asdict
 
 FRESH, STALE, REJECTED, ABSENT = "fresh", "stale", "rejected", "absent"
 ROUNDING_FILE, KERNELS_FOLDER = "rounding.json", "kernels"
@@ -232,22 +230,10 @@ class Bench:
     here: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Reliance:
-    """One operator that a check relies on, on one device. `rows` name what was found; `words` say what follows."""
-
-    check: str
-    device: str
-    operator: str
-    dtype: str
-    state: str
-    rows: tuple[str, ...]
-    words: str
-
-
 def reliances(checks: Sequence[Row], documents: Sequence[Document], here: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every stub and every linear chain of a report's checks, with each operator on each device, as JSON values.
 
+    `state`: the worst of the kernels that stand for the operator; `rows` name what was found, `words` say what follows.
     `documents`: those of the report that were read. `here`: the report's environment.
     """
     ran = ((str(c["layer"]), c["environment"].get("device")) for c in checks if c["fresh"])
@@ -256,9 +242,16 @@ def reliances(checks: Sequence[Row], documents: Sequence[Document], here: Mappin
     for name, operators in relying(checks):
         for device in DEVICES:
             judged = [_status(bench, device, *o.rsplit(" ", 1)) for o in operators if o != UNUSED]
-            other = _unused() if operators == [UNUSED] else _unknown(device)
-            found += [asdict(Reliance(name, device, *row)) for row in judged or [other]]
-    return [{**row, "rows": list(row["rows"])} for row in found]
+            if operators == [UNUSED]:
+                words = "no check rests on this stub, so nothing is assumed of a kernel"
+                judged = [(ANY, ANY, UNUSED, (), words)]
+            elif not judged:
+                words = "assumption: no fresh evidence says which operators it rounds, so none is known to conform on"
+                judged = [(ANY, ANY, NOT_RUN, (), f"{words} {device}")]
+            for operator, dtype, state, rows, words in judged:
+                row = {"check": name, "device": device, "operator": operator, "dtype": dtype, "state": state}
+                found.append({**row, "rows": list(rows), "words": words})
+    return found
 
 
 def relying(checks: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
@@ -277,15 +270,6 @@ def relying(checks: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
                 yield check["id"], sorted({o for c in users for o in c["stats"]["rounded"]}) if known else []
         elif check["strategy"] == CHAIN:
             yield check["id"], list(check["stats"].get("rounded", ())) if check["fresh"] else []
-
-
-def _unused() -> tuple[str, str, str, tuple[str, ...], str]:
-    return ANY, ANY, UNUSED, (), "no check rests on this stub, so nothing is assumed of a kernel"
-
-
-def _unknown(device: str) -> tuple[str, str, str, tuple[str, ...], str]:
-    words = f"assumption: no fresh evidence says which operators it rounds, so none is known to conform on {device}"
-    return ANY, ANY, NOT_RUN, (), words
 
 
 def _status(bench: Bench, device: str, operator: str, dtype: str) -> tuple[str, str, str, tuple[str, ...], str]:

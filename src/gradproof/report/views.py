@@ -490,12 +490,3 @@ def freshness(check: Mapping[str, Any]) -> str:
     if check.get("fresh") is True:
         return "cached" if check.get("cached") else "run now"
     return "stale evidence" if check.get("evidence") else "no evidence"
-
-
-def warning_words(warning: Any) -> str:
-    """A warning of the contract: a string, or a mapping with a place, what was found and the help."""
-    if not isinstance(warning, Mapping):
-        return str(warning)
-    place = ":".join(str(warning[k]) for k in ("file", "line", "col") if warning.get(k) is not None)
-    stated = [f"{k} {warning[k]}" for k in ("found", "expected", "help") if warning.get(k)]
-    return " ".join(filter(None, (place, str(warning.get("code") or ""), "; ".join(stated))))

@@ -30,7 +30,7 @@ from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.plan import Clause, GateCriterion, KnownLemma, Policy, outdated, shortcoming
 
 if TYPE_CHECKING:
-    from gradproof.core.schemas.evidence import EvidenceFinding, LemmaRow, ReplyRow, Stats
+    from gradproof.core.schemas.evidence import EvidenceFinding, ReplyRow, Stats
 
 _MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
@@ -379,15 +379,12 @@ def _unbacked(names: Sequence[str], stats: Stats, lemmas: Lemmas, exact: bool = 
             yield f"the lemma {name} is enumerated over no case"
         elif row.method == "solvers" and not families(row.solvers or ()):
             yield f"no solver answers the lemma {name}"
-        elif row.method == "derivation" and not _follows(lemma, row, rows):
+        elif row.method == "derivation" and (
+            tuple(row.premises or ()) != lemma.premises or not rows.keys() >= {*lemma.premises}
+        ):
             yield f"the lemma {name} follows from premises that are not there"
         elif row.method not in ("exhaustion", "solvers", "derivation"):
             yield f"the lemma {name} has the unknown method {row.method!r}"
-
-
-def _follows(lemma: KnownLemma, row: LemmaRow, rows: Mapping[str, LemmaRow]) -> bool:
-    """Whether the premises are those of the lemma, and are there."""
-    return tuple(row.premises or ()) == lemma.premises and rows.keys() >= {*lemma.premises}
 
 
 def _unenumerated(finding: EvidenceFinding) -> Iterator[str]:
@@ -436,33 +433,29 @@ def families(replies: Sequence[ReplyRow]) -> list[str]:
 
 def words(stats: Stats) -> str:
     """What stands behind a proof, in words; empty where its evidence names nothing."""
-    parts = [_certificate_words(stats), _lemma_words(stats), _exhaustion_words(stats)]
+    parts = []
+    if stats.certificates:
+        digests = ", ".join(dict.fromkeys(row.sha256[:12] for row in stats.certificates))
+        count = _count(len(stats.certificates), "Farkas certificate")
+        parts.append(f"{count} that the checker accepted ({digests})")
+    if stats.lemmas:
+        parts.append(_lemma_words(stats))
+    if stats.exhaustion:
+        worst = max(Fraction(row.worst) for row in stats.exhaustion)
+        parts.append(f"every input enumerated, the exact worst case is {float(worst):.6g}")
     if stats.solvers:
         only = "one solver only" if len(families(stats.solvers)) < 2 else "solvers of different families"
         parts.append(f"{only} ({', '.join(f'{row.solver} {row.version}' for row in stats.solvers)})")
-    return "; ".join(filter(None, parts))
-
-
-def _certificate_words(stats: Stats) -> str:
-    rows = stats.certificates
-    digests = ", ".join(dict.fromkeys(row.sha256[:12] for row in rows))
-    return f"{_count(len(rows), 'Farkas certificate')} that the checker accepted ({digests})" if rows else ""
+    return "; ".join(parts)
 
 
 def _lemma_words(stats: Stats) -> str:
     rows = stats.lemmas
-    if not rows:
-        return ""
     solved = [row.solvers or () for row in rows if row.method == "solvers"]
     two = sum(len(families(replies)) >= 2 for replies in solved)
     counts = [(two, "by two solver families"), (len(solved) - two, "by one solver only")]
     counts += [(sum(row.method == m for row in rows), f"by {m}") for m in ("exhaustion", "derivation")]
     return f"{_count(len(rows), 'lemma')}: {', '.join(f'{n} {how}' for n, how in counts if n)}"
-
-
-def _exhaustion_words(stats: Stats) -> str:
-    worst = max((Fraction(row.worst) for row in stats.exhaustion), default=None)
-    return "" if worst is None else f"every input enumerated, the exact worst case is {float(worst):.6g}"
 
 
 def _count(n: int, what: str) -> str:

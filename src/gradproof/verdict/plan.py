@@ -84,10 +84,10 @@ def _named(row: CheckEntry) -> tuple[str, ...]:
     return getattr(row, "named", ())
 
 
-def _check(contract: Contract, row: CheckEntry, about: str, raw: Mapping[str, Any], **rest: Any) -> Check:
+def _check(contract: Contract, row: CheckEntry, about: str, **rest: Any) -> Check:
     """A check of an entry. `about`: the subject of the contract that it has where the entry names none."""
     subjects, named = _about(contract, row), _named(row)
-    fields = {"id": row.id, "text": _text(contract, named, raw), **rest}
+    fields = {"id": row.id, "text": _text(contract, named, row.raw), **rest}
     return Check(
         obligations=named,
         harness=row.harness,
@@ -107,7 +107,6 @@ def _stub(contract: Contract, row: StubClause) -> Check:
         contract,
         row,
         "",
-        row.raw,
         kind=Kind.STUB,
         layer=Layer.SMT,
         title=row.property,
@@ -126,7 +125,6 @@ def _harness(contract: Contract, row: Harness) -> Check:
         contract,
         row,
         "model",
-        row.raw,
         kind=kind,
         layer=Layer.CROSSHAIR if kind is Kind.CROSSHAIR else Layer.SMT,
         title=row.property,
@@ -143,7 +141,6 @@ def _step(contract: Contract, row: StepProof) -> Check:
         contract,
         row,
         "torch",
-        row.raw,
         kind=Kind.TRACE,
         layer=Layer.STEP,
         title=row.property,
@@ -166,7 +163,7 @@ def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str)
         contract,
         row,
         "torch",
-        {**row.raw, "params": params},
+        text=_text(contract, row.named, {**row.raw, "params": params}),
         id=f"{row.id}@{device}-{dtype}",
         kind=Kind.TORCH,
         layer=device,
@@ -226,18 +223,14 @@ def shortcoming(asked: Least, layer: Layer, proofs: Sequence[tuple[Check, Reach 
     wanted = asked.reach.get(layer)
     far = [(c, r) for c, r in proofs if wanted is None or (r is not None and REACHES.index(r) <= REACHES.index(wanted))]
     if not far:
-        return f"its reach is {_best(proofs)}, and {wanted} is asked for"
+        best = min((r for _, r in proofs if r is not None), key=REACHES.index, default="not stated")
+        return f"its reach is {best}, and {wanted} is asked for"
     for name, least in asked.bounds.items() if layer in PROOFS else ():
         held = [b.value for c, r in far for b in c.bounds if b.name == name]
         everything = any(r is Reach.ALL_INPUTS for _, r in far)
         if not everything and max(held, default=0) < least:
             return f"its largest bound {name} is {max(held, default=0)}, and {least} is asked for"
     return ""
-
-
-def _best(proofs: Sequence[tuple[Check, Reach | None]]) -> str:
-    reaches = [r for _, r in proofs if r is not None]
-    return str(min(reaches, key=REACHES.index)) if reaches else "not stated"
 
 
 def outdated(evidence: Evidence, layer: Layer, demands: Demands) -> str:

@@ -221,7 +221,7 @@ def test_all_or_nothing(home: Path, monkeypatch: pytest.MonkeyPatch, error: Base
             raise error
         replace_whole(path, text)
 
-    monkeypatch.setattr(starting, "replace_whole", failing)
+    monkeypatch.setattr("gradproof.core.files.replace_whole", failing)
     assert dispatch(["init", "--loop", "train.py:train", "--force"]) == (2 if isinstance(error, OSError) else 130)
     assert len(calls) == 4
     assert tree(home) == before

@@ -12,6 +12,7 @@ import pytest
 from toy_workspace import answer, refutation, runs, worker_command, write_workspace
 
 from gradproof import cli
+from gradproof.core import files
 from gradproof.core.check import Check, Finding, digest_of
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
 from gradproof.core.workspace import Workspace
@@ -211,7 +212,7 @@ def test_an_error_in_the_middle_takes_everything_back(
 ) -> None:
     late = other(whole, tmp_path / "late", lambda c: Finding(Outcome.TIMEOUT, "late"))
     assert merged(fresh, tmp_path / "late") == 0
-    real, left = merge.replace_whole, [2]
+    real, left = files.replace_whole, [2]
 
     def failing(path: Path, text: str) -> None:
         if not left[0]:
@@ -219,7 +220,7 @@ def test_an_error_in_the_middle_takes_everything_back(
         left[0] -= 1
         real(path, text)
 
-    monkeypatch.setattr(merge, "replace_whole", failing)
+    monkeypatch.setattr(files, "replace_whole", failing)
     code = merged(fresh, whole.reports)
     assert code == (USAGE if isinstance(error, OSError) else 130)
     assert [Path(p).name for p in evidence(fresh.root)] == [late.name]

@@ -326,10 +326,10 @@ def test_a_check_may_name_its_own_empty_body_and_mutants() -> None:
         "subjects": {"empty": "models.tokens.window:Empty", "mutants": "models.tokens.window_mutants:TOKEN_MUTANTS"}
     }
     check = claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params={**other, **own})
-    rows = crosshair_run.controls_of(check, Place())
+    rows, _ = crosshair_run.named_controls(check, Place())
     assert [subject for _, subject in rows] == [Empty, MUTANTS["loss_sum"].subject]
     with pytest.raises(GradproofError, match=r"window_mutants"):
-        crosshair_run.controls_of(claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params=other), Place())
+        crosshair_run.named_controls(claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params=other), Place())
 
 
 def test_time_is_shared_out_and_none_left_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_mutants_for_which_no_time_was_left_refute_nothing(
 
     rows = [(Control(str(i), "mutant", "GA-INV-001", found, False), None) for i, found in enumerate(left)]
     monkeypatch.setattr(crosshair_run, "_control", lambda trial, control, subject: control)
-    monkeypatch.setattr(crosshair_run, "controls_of", lambda check, workspace: rows)
+    monkeypatch.setattr(crosshair_run, "named_controls", lambda check, workspace: (rows, {}))
     finding = crosshair_run.run(check, Place())
     assert finding.outcome is outcome
     assert finding.reason.startswith("not killed: 0")

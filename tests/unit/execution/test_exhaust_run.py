@@ -20,7 +20,7 @@ from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.execution.methods import smt as smt_run
 from gradproof.execution.methods.explore import Exploration, Limits
-from gradproof.execution.methods.smt_strategies import explored_patterns as explored
+from gradproof.execution.methods.smt_strategies import explored
 from gradproof.rounding import enumerated
 from gradproof.rounding.accumulation import Setting, error_of
 from gradproof.rounding.enumerated import Enumerated

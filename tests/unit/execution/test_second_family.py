@@ -15,7 +15,8 @@ from training_checks import Names
 from gradproof.contract.model import load
 from gradproof.core.check import Check
 from gradproof.core.outcome import Kind
-from gradproof.execution.methods.crosshair import controls_of, sampled
+from gradproof.execution.methods.controls import named_controls
+from gradproof.execution.methods.crosshair import sampled
 from gradproof.execution.methods.replay import instance
 from gradproof.verdict.plan import plan
 from symbolic.adamw import contracts as adamw_contracts
@@ -53,7 +54,7 @@ def test_every_harness_of_both_modules_is_a_row_with_bounds_and_covers() -> None
 def test_the_reference_keeps_its_contract_and_the_others_break_it(name: str) -> None:
     check = ROWS[name]
     assert disagreement(check, Names().resolve(check.subject)) == ""
-    said = {control.name: disagreement(check, subject) for control, subject in controls_of(check, Names())}
+    said = {control.name: disagreement(check, subject) for control, subject in named_controls(check, Names())[0]}
     assert [name for name, words in said.items() if "returned False" not in words] == []
 
 

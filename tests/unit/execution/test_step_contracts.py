@@ -117,7 +117,7 @@ class Unproved(Contracts):
 
 def test_a_promise_that_no_lemma_states_is_not_known_to_hold() -> None:
     limits = smt_run.Limits(2, 9, 9.0, 1e12)
-    explorer, kit = contract_run.explored_lemmas(claim(["round/fp32/half-ulp"]), limits)
+    explorer, kit = contract_run.explored(claim(["round/fp32/half-ulp"]), limits)
     from symbolic.accumulation.chain import kept
 
     result = explorer.run(lambda: kept(kit, Unproved()))

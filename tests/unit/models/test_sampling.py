@@ -15,7 +15,7 @@ from gradproof.core.workspace import reference
 from gradproof.execution.methods.crosshair import broken
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits
 from gradproof.execution.methods.harness import SymbolicKit
-from gradproof.execution.methods.smt_strategies import explored_chain as explored
+from gradproof.execution.methods.smt_strategies import explored
 from gradproof.verdict.plan import plan
 from models.sampling.model import Number, Plan, Record, Samples, Sampling, Seed, Stream, World
 from models.sampling.mutants import MUTANTS

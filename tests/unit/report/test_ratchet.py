@@ -240,17 +240,6 @@ def test_a_report_from_before_there_were_several_contracts_is_gone(
     assert {p.parent.name for p in toy.reports.glob("**/report.*")} == {toy.reports.name, "zoo"}
 
 
-def test_without_a_place_for_temporary_files_it_says_so(
-    toy: Workspace, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def none(*args: object) -> None:
-        raise FileNotFoundError("No usable temporary directory found")
-
-    monkeypatch.setattr("gradproof.session.tempfile.TemporaryDirectory", none)
-    assert dispatch(["gate", "--baseline", str(base)]) == USAGE
-    assert "GP407\n  found:    no folder " in capsys.readouterr().err
-
-
 def test_a_folder_of_reports_stays_a_baseline_after_a_run_of_one_contract(two: Workspace) -> None:
     assert dispatch(["verify", "-q"]) == MET
     assert dispatch(["verify", "-q", "--contract", "toy"]) == MET
@@ -332,7 +321,8 @@ def test_a_verdict_is_the_worse_of_its_own_and_of_the_comparison(
 ) -> None:  # fmt: skip
     """A change of a contract that is no longer there counts against every contract that is."""
     (tmp_path / "report.json").touch()
-    monkeypatch.setattr(compared, "difference", lambda old, new: SimpleNamespace(open=open_, contracts=rows))
+    monkeypatch.setattr(compared, "side_of", lambda path, reports: None)
+    monkeypatch.setattr(compared, "between", lambda old, new: SimpleNamespace(open=open_, contracts=rows))
     own = {"exit": str(before), "code": EXIT_CODE[before], "met": before is Exit.MET,
            "reasons": [] if before is Exit.MET else ["why"]}  # fmt: skip
     made = [

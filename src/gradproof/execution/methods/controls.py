@@ -10,11 +10,34 @@ from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from gradproof.core.check import Control
+from gradproof.core.check import Check, Control, Resolver
+from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 
 _APART = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__orig_bases__"}
 _PLAIN = (bool, int, float, str, bytes, tuple, frozenset, type(None))
+
+
+def named_controls(check: Check, workspace: Resolver) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
+    """The empty body and the named mutants of a proof with their subjects, and the registry that these are in.
+
+    Raises GradproofError: GP301 unknown mutant, GP303 no empty body.
+    """
+    own = {key: check.params[key] for key in ("empty", "mutants") if check.params.get(key)}
+    subjects: Mapping[str, str] = {**check.params.get("subjects", {}), **own}
+    if "empty" not in subjects:
+        found, help = f"{check.id} has no empty body", "name a subject that does nothing"
+        raise GradproofError("GP303", found, "subjects.empty in the contract", help)
+    rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), workspace.resolve(subjects["empty"]))]
+    registry = workspace.resolve(subjects.get("mutants", "")) if check.mutants else {}
+    for name in check.mutants:
+        if name not in registry:
+            found, expected = f"mutant {name!r}, named by {check.id}", f"one of {', '.join(registry)}"
+            help = f"add it to {subjects['mutants']} or take it out of the contract"
+            raise GradproofError("GP301", found, expected, help)
+        m = registry[name]
+        rows.append((Control(name, "mutant", m.obligation or check.id, Outcome.ERROR, False, m.reference), m.subject))
+    return rows, registry
 
 
 def same_code(one: Any, other: Any) -> bool:

@@ -24,12 +24,13 @@ from crosshair.core import ConditionCheckable
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.options import AnalysisKind, AnalysisOptionSet
 
-from gradproof.arith.soft import Ratio, Soft
+from gradproof.arith.soft import Soft
 from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach
-from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
+from gradproof.execution.methods.controls import drop_equivalent, named_controls, remaining, survivors
 from gradproof.execution.methods.counterexample import CUT, EXACT, events_during, traced
+from gradproof.execution.methods.harness import case_of
 from gradproof.execution.methods.replay import instance, watched
 
 # -- Asking CrossHair about one function, and what its answer is worth.
@@ -327,11 +328,12 @@ class HarnessTrial:
 def run(check: Check, workspace: Resolver) -> Finding:
     """Confirm or refute one CrossHair check. Raises GradproofError when a name does not resolve."""
     harness, reference = workspace.resolve(check.harness), workspace.resolve(check.subject)
-    covers, controls = stated(check, workspace, "COVERS", ()), controls_of(check, workspace)
+    covers, (controls, _) = stated(check, workspace, "COVERS", ()), named_controls(check, workspace)
     trial = HarnessTrial(
         check, harness, reference, time.process_time() + check.time_limit, 1 + len(covers) + len(controls)
     )
-    finding = _blank(check, harness)
+    domain = DOMAIN.get(number_of(harness) or "", "the types of the contract's arguments")
+    finding = Finding(Outcome.ERROR, "", Reach.BOUNDED, domain, assumptions=[*check.assumptions])
     _check_bounds(check, stated(check, workspace, "BOUNDS", {}), finding)
     if not finding.reason:
         _judge_subject(trial, workspace, finding)
@@ -370,11 +372,6 @@ def number_of(harness: Callable[..., Contract]) -> str | None:
     return None if parameter is None else str(getattr(parameter.default, "__name__", ""))
 
 
-def as_float(x: Any) -> float:
-    """The float nearest to a concrete number."""
-    return x.num / x.den if isinstance(x, Ratio) else float(x)
-
-
 class CaseRecorder:
     """A subject that remembers the case it was last run on, in plain floats, for the replay on a PyTorch step."""
 
@@ -387,17 +384,7 @@ class CaseRecorder:
 
     def run(self, params: Any, batches: Any, config: Any, buffer: Any) -> Any:
         """The subject's run."""
-        self.case = {
-            "n": config.n,
-            "losses": [as_float(b.loss) for b in batches],
-            "grads": [[as_float(g) for g in b.grads] for b in batches],
-            "counts": [b.count for b in batches],
-            "max_norm": None if config.max_norm is None else as_float(config.max_norm),
-            "loss_scale": None if config.loss_scale is None else as_float(config.loss_scale),
-            "stale": [as_float(b) for b in buffer],
-            "gradient_format": config.gradient_format,
-            "skip": sorted(config.skip),
-        }
+        self.case = case_of(batches, config, buffer)
         return self._subject.run(params, batches, config, buffer)
 
 
@@ -416,37 +403,6 @@ def torch_replay(trial: HarnessTrial, workspace: Resolver, values: Mapping[str, 
 
     step = registry[mutant].subject if mutant else workspace.resolve(subjects["torch"])
     return [replay_model(step, recorder.case, check.obligations[0])]
-
-
-def controls_of(check: Check, workspace: Resolver) -> list[tuple[Control, Any]]:
-    """The empty body and the named mutants. Raises GradproofError: GP301 unknown mutant, GP303 no empty body."""
-    subjects: Mapping[str, str] = check.params.get("subjects", {})
-    subjects = {**subjects, **{k: check.params[k] for k in ("empty", "mutants") if k in check.params}}
-    if "empty" not in subjects:
-        raise GradproofError(
-            "GP303",
-            f"{check.id} has no empty body",
-            "subjects.empty in the contract",
-            "name a subject that does nothing",
-        )
-    rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), workspace.resolve(subjects["empty"]))]
-    registry = workspace.resolve(subjects.get("mutants", "")) if check.mutants else {}
-    for name in check.mutants:
-        if name not in registry:
-            raise GradproofError(
-                "GP301",
-                f"mutant {name!r}, named by {check.id}",
-                f"one of {', '.join(registry)}",
-                f"add it to {subjects['mutants']} or take it out of the contract",
-            )
-        m = registry[name]
-        rows.append((Control(name, "mutant", m.obligation or check.id, Outcome.ERROR, False, m.reference), m.subject))
-    return rows
-
-
-def _blank(check: Check, harness: Callable[..., Contract]) -> Finding:
-    domain = DOMAIN.get(number_of(harness) or "", "the types of the contract's arguments")
-    return Finding(Outcome.ERROR, "", Reach.BOUNDED, domain, assumptions=[*check.assumptions])
 
 
 def _check_bounds(check: Check, reached: Mapping[str, int], finding: Finding) -> None:

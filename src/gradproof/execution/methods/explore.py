@@ -266,16 +266,23 @@ class Explorer:
 
     def check(self, clause: str, condition: Any, label: str) -> None:
         """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
-        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
-        self._path.checks += 1
+        self._counted(clause)
         if condition is True:
             return
         reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
         if reply.answer is SolverAnswer.SAT:
-            self.result.violation = Violated(clause, label, reply.values, list(self._path.options))
-            raise self.result.violation
+            raise self._violated(clause, label, reply.values)
         if reply.answer is not SolverAnswer.UNSAT:
             raise self._stop(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
+
+    def _counted(self, clause: str) -> None:
+        """One more check of a clause, on this path."""
+        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
+        self._path.checks += 1
+
+    def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
+        self.result.violation = Violated(clause, label, values, list(self._path.options))
+        return self.result.violation
 
     def cover(self, name: str, condition: Any) -> None:
         """Record whether some path can reach this point with `condition`, with a witness."""

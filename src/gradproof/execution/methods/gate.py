@@ -7,6 +7,7 @@ decides the release reads it. A gate that stays green, or turns red because some
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Check, Finding
@@ -43,18 +44,14 @@ def _seeded(
     if not checks:
         return Outcome.WEAK, f"no proof and no fp32 run is named to kill {bug}, so the gate cannot see it", {}
     statuses = {c.id: _attempt(c, workspace) for c in checks}
-    verdict = judge([_freed(c) for c in checks], statuses, _policy(checks, check.params["criteria"]))
+    freed = [replace(c, depends=()) for c in checks]  # of their stubs: those are decided before this check starts
+    verdict = judge(freed, statuses, _policy(checks, check.params["criteria"]))
     outcome, reason = _conclude(bug, verdict)
     rows = {name: [str(r.outcome), r.reason] for name, r in verdict.rulings.items()}
     criteria = {c.name: c.met for c in verdict.criteria}
     return outcome, reason, {
         "exit": str(verdict.exit), "checks": rows, "reasons": list(verdict.reasons), "criteria": criteria,
     }  # fmt: skip
-
-
-def _freed(check: Check) -> Check:
-    """The sub-check without its stubs: those are decided before this check starts."""
-    return Check.from_json({**check.to_json(), "depends": []})
 
 
 def _attempt(check: Check, workspace: Workspace) -> EvidenceStatus:

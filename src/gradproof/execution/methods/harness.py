@@ -15,7 +15,7 @@ from typing import Any
 
 from gradproof.arith import exact, smt
 from gradproof.arith.formats import FORMATS, format_named
-from gradproof.arith.soft import Soft
+from gradproof.arith.soft import Ratio, Soft
 from gradproof.arith.symbolic import Ieee, Sym, SymBool
 from gradproof.core.check import Check
 from gradproof.execution.methods.explore import Explorer
@@ -85,12 +85,31 @@ class Kit(ABC):
         """One of several concrete options, one path each."""
 
 
-class SymbolicKit(Kit):
-    """Inputs are symbolic, checks are solver queries, choices are paths."""
+class ExploringKit(Kit):
+    """Inputs are not known, and choices are the paths of an explorer."""
 
     def __init__(self, check: Check, explorer: Explorer) -> None:
         super().__init__(check)
         self.explorer = explorer
+
+    def bound(self, name: str) -> int:
+        """The value of a bound, which then counts as used."""
+        self.explorer.result.used.add(name)
+        return super().bound(name)
+
+    def choose(self, name: str, options: Sequence[Any]) -> Any:
+        """One of several concrete options, one path each."""
+        return self.explorer.choose(list(options))
+
+    def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
+        """The case that a harness built. Nothing is done with it: only a replay needs it."""
+
+
+class SymbolicKit(ExploringKit):
+    """Inputs are symbolic and checks are solver queries."""
+
+    def __init__(self, check: Check, explorer: Explorer) -> None:
+        super().__init__(check, explorer)
         self.bits = check.strategy == "bit_precise"
         self._unbounded = False
 
@@ -98,7 +117,6 @@ class SymbolicKit(Kit):
         """The value of a bound, which then counts as used. Raises TypeError inside an inductive step."""
         if self._unbounded:
             raise TypeError(f"an inductive step reads the bound {name!r}: what it shows is bounded")
-        self.explorer.result.used.add(name)
         return super().bound(name)
 
     def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
@@ -152,10 +170,6 @@ class SymbolicKit(Kit):
             self.explorer.assume(x <= hi)
         return self.explorer.give(x)
 
-    def choose(self, name: str, options: Sequence[Any]) -> Any:
-        """One of several concrete options, one path each."""
-        return self.explorer.choose(list(options))
-
     def assume(self, condition: Any) -> None:
         """Restrict the inputs of this path."""
         self.explorer.assume(condition)
@@ -174,9 +188,6 @@ class SymbolicKit(Kit):
             if not genuine(x):
                 raise TypeError(f"{type(x).__qualname__} of {type(x).__module__} is no number of gradproof")
         return a == b
-
-    def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
-        """Nothing here: only a replay needs the case that the harness built."""
 
 
 class Unreplayable(Exception):
@@ -298,15 +309,24 @@ class ConcreteKit(Kit):
 
     def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
         """Keep the case in plain floats, for the replay on a real PyTorch step."""
-        self.case = {
-            "n": config.n,
-            "losses": [float(b.loss) for b in batches],
-            "grads": [[float(g) for g in b.grads] for b in batches],
-            "counts": [b.count for b in batches],
-            "max_norm": None if config.max_norm is None else float(config.max_norm),
-            "loss_scale": None if config.loss_scale is None else float(config.loss_scale),
-            "stale": [float(b) for b in buffer],
-            "buffer_format": config.buffer_format,
-            "gradient_format": config.gradient_format,
-            "skip": sorted(config.skip),
-        }
+        self.case = case_of(batches, config, buffer)
+
+
+def case_of(batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> dict[str, Any]:
+    """The case that a harness built, in plain floats: what `replay_torch.replay_model` takes."""
+    return {
+        "n": config.n,
+        "losses": [_nearest(b.loss) for b in batches],
+        "grads": [[_nearest(g) for g in b.grads] for b in batches],
+        "counts": [b.count for b in batches],
+        "max_norm": None if config.max_norm is None else _nearest(config.max_norm),
+        "loss_scale": None if config.loss_scale is None else _nearest(config.loss_scale),
+        "stale": [_nearest(b) for b in buffer],
+        "gradient_format": config.gradient_format,
+        "skip": sorted(config.skip),
+    }
+
+
+def _nearest(x: Any) -> float:
+    """The float nearest to a concrete number."""
+    return x.num / x.den if isinstance(x, Ratio) else float(x)

@@ -295,7 +295,8 @@ def run(check: Check, workspace: Resolver) -> Finding:
             finding.outcome, finding.reason = Outcome.SPURIOUS, f"a failure did not repeat: {e}"
             return finding
         except Exception as e:
-            _crashed(finding, e)
+            finding.outcome, finding.reason = Outcome.ERROR, f"the run crashed: {type(e).__name__}: {e}"
+            finding.stats["traceback"] = "".join(traceback.format_exception(e))[-4000:]
             return finding
         if failure is not None:
             with listening() as said, phases():
@@ -307,11 +308,6 @@ def run(check: Check, workspace: Resolver) -> Finding:
         finding.controls = _controls(prop, check, workspace, subject, place, able) if able else []
     _report(finding, prop, check, place, cells, tally)
     return finding
-
-
-def _crashed(finding: Finding, error: Exception) -> None:
-    finding.outcome, finding.reason = Outcome.ERROR, f"the run crashed: {type(error).__name__}: {error}"
-    finding.stats["traceback"] = "".join(traceback.format_exception(error))[-4000:]
 
 
 def _report(

@@ -96,12 +96,6 @@ class Job:
         return torch.autocast(self.config.device, dtype=dtype, enabled=dtype is not None)
 
 
-class Subject(Protocol):
-    """A training step."""
-
-    def run(self, job: Job) -> Report: ...
-
-
 def make_optimizer(config: StepConfig, params: list[nn.Parameter]) -> torch.optim.Optimizer:
     """SGD or AdamW in its single-tensor, foreach or fused form. Raises ValueError for another name."""
     if config.form not in FORMS:

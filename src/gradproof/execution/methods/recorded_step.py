@@ -250,7 +250,8 @@ def _judged(trial: StepTrial) -> Finding:
         Outcome.VACUOUS, "the claim lists no configuration", domain=f"{len(trial.settings)} configurations"
     )
     finding.stats = _stats(trial)
-    finding.assumptions = [*check.assumptions, *dict.fromkeys(trial.shown(a) for t in tried for a in _assumed(t))]
+    assumed = [a for t in tried for a in (*t.made.assumptions, *(f"path: {text}" for text in t.made.paths))]
+    finding.assumptions = [*check.assumptions, *dict.fromkeys(map(trial.shown, assumed))]
     if not tried:
         return finding
     bad = min(tried, key=lambda t: SEVERITY.index(t.outcome))
@@ -299,12 +300,6 @@ def _established(name: str, tried: Sequence[Tried]) -> str:
     rows = [r for t in tried for r in t.results if r.obligation == name]
     found = [f"{r.domain}, {r.reach}" + (f", {d}" if (d := r.details.get("established_by")) else "") for r in rows]
     return "; ".join(dict.fromkeys(found))
-
-
-def _assumed(tried: Tried) -> Iterator[str]:
-    """What a verification took for granted."""
-    yield from tried.made.assumptions
-    yield from (f"path: {text}" for text in tried.made.paths)
 
 
 def _stats(trial: StepTrial) -> dict[str, Any]:

@@ -6,8 +6,9 @@ A row says on what it was replayed, whether the same clause broke again, and wha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -19,6 +20,7 @@ from gradproof.core.outcome import Expect, Kind
 from gradproof.core.schemas.evidence import Counterexample, ReplayRow
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.record import plain
+from gradproof.execution import methods
 
 Row = dict[str, Any]
 
@@ -43,16 +45,15 @@ def subject_of(check: Check, control: str | None) -> str:
 
 def replay(check: Check, workspace: Workspace, subject: str, example: Counterexample) -> list[Row]:
     """Replay on the named subject. Raises GradproofError for a name that does not resolve or a kind without numbers."""
-    by_kind: Mapping[Kind, Callable[..., list[Row]]] = {
-        Kind.SMT: _smt,
-        Kind.STUB: _smt,
-        Kind.CROSSHAIR: _crosshair,
-        Kind.TRACE: _trace,
-        Kind.TORCH: _torch,
-    }
-    if check.kind not in by_kind:
+    if check.kind is Kind.GATE:
         raise GradproofError("GP215", f"a {check.kind} check has no numbers to replay", "a proof or a run", "none")
-    return by_kind[check.kind](check, workspace, workspace.resolve(subject), _control(check, subject), example)
+    made, method = workspace.resolve(subject), methods.MODULE[check.kind]
+    if method == "smt":
+        return _smt(check, workspace, _control(check, subject), made, example)
+    if method == "crosshair":
+        return _crosshair(check, workspace, made, example)
+    rows: list[Row] = import_module(f"{methods.__name__}.{method}").replay(check, workspace, example, made)
+    return rows
 
 
 def _control(check: Check, subject: str) -> str:
@@ -83,7 +84,7 @@ def _number(value: Any) -> Any:
     return int(number) if number.denominator == 1 and "/" not in str(value) and "." not in str(value) else number
 
 
-def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
+def _smt(check: Check, workspace: Workspace, control: str, subject: Any, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods.replay import FAMILIES, NAMES, Attempted, once, torch_replay
 
     harness, attempt = workspace.resolve(check.harness), Attempted(example.stated())
@@ -95,25 +96,13 @@ def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example
     return attempt.replays
 
 
-def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
+def _crosshair(check: Check, workspace: Workspace, subject: Any, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods.crosshair import broken
     from gradproof.execution.methods.replay import instance
 
     contract = workspace.resolve(check.harness)(instance(subject))
     fails, said = broken(contract, _values(example))
     return [{"on": "Python model, exact numbers", "reproduced": fails is True, "detail": said}]
-
-
-def _torch(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
-    from gradproof.execution.methods import measure
-
-    return measure.replay(check, workspace, example, subject)
-
-
-def _trace(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
-    from gradproof.execution.methods import recorded_step
-
-    return recorded_step.replay(check, workspace, example, subject)
 
 
 def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, Any], root: Path) -> list[Row]:

@@ -7,7 +7,7 @@ mutant refuted on the clause that it was made to break, and every refutation rep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.timeline import as_json
-from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
+from gradproof.execution.methods.controls import drop_equivalent, named_controls, remaining, survivors
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.replay import Attempted, first_reproduced, instance, replayed, torch_replay
@@ -37,11 +37,7 @@ DOMAIN = {
 
 
 EXPLORATION = {"branches", "paths"}
-WITHOUT_SOLVER = {
-    "linear_chain": "explored_chain",
-    "bit_exhaustive": "explored_patterns",
-    "step_contract": "explored_lemmas",
-}
+WITHOUT_SOLVER = {"linear_chain", "bit_exhaustive", "step_contract"}
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,10 @@ class Trial:
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
     def _without_solver(self, limits: Limits, subject: Any) -> Exploration:
-        from gradproof.execution.methods import smt_strategies
+        from gradproof.execution.methods.smt_strategies import explored
 
-        explorer, kit = getattr(smt_strategies, WITHOUT_SOLVER[self.check.strategy])(self.check, limits)
-        result: Exploration = explorer.run(lambda: self.harness(kit, instance(subject)))
+        explorer, kit = explored(self.check, limits)
+        result = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
             self.justification.update(explorer.justification())
         return result
@@ -86,7 +82,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
         return Finding(Outcome.UNKNOWN, f"the stub rests on a lemma that is not proved: {refused}")
     finding = _judge_subject(trial, trial.explore(reference))
     if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
-        rows, registry = _controls(check, workspace)
+        rows, registry = named_controls(check, workspace)
         finding.controls = [_control(trial, *row) for row in rows]
         drop_equivalent(rows, registry)
         if left := survivors(finding.controls):
@@ -126,27 +122,6 @@ def stub_of(check: Check, workspace: Resolver) -> Any:
         )
     rows = {row["id"]: row for row in check.text["stubs"]}
     return workspace.resolve(rows[check.stubs[0]]["stub"])
-
-
-def _controls(check: Check, workspace: Resolver) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
-    """The empty body and the named mutants with their subjects, and the registry that these are in."""
-    subjects: Mapping[str, str] = check.params["subjects"]
-    empty = workspace.resolve(check.params.get("empty") or subjects["empty"])
-    rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), empty)]
-    where = check.params.get("mutants") or subjects["mutants"]
-    registry = workspace.resolve(where) if check.mutants else {}
-    for name in check.mutants:
-        if name not in registry:
-            raise GradproofError(
-                "GP301",
-                f"mutant {name!r}, named by {check.id}",
-                f"one of {', '.join(registry)}",
-                f"add it to {where} or take it out of the contract",
-            )
-        m = registry[name]
-        clause = m.obligation or check.id
-        rows.append((Control(name, "mutant", clause, Outcome.ERROR, False, m.reference), m.subject))
-    return rows, registry
 
 
 def _judge_subject(trial: Trial, result: Exploration) -> Finding:

@@ -7,7 +7,7 @@ if none breaks the claim, nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,7 +17,7 @@ from gradproof.arith.linear import Linear, NonLinear, Within
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Stopped, Violated
-from gradproof.execution.methods.harness import LETTERS, Kit
+from gradproof.execution.methods.harness import LETTERS, ExploringKit
 from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.enumerated import AtMost, Enumerated, LinearDifference
 from gradproof.rounding.farkas import Refused, check as checked
@@ -56,19 +56,24 @@ class ChainExplorer(Explorer):
         """Inputs in a box always exist."""
 
     def decide(self, clause: str, condition: Any, label: str) -> None:
-        """One claim. Raises Violated with inputs to try, or Stopped."""
-        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
-        self._path.checks += 1
-        if isinstance(condition, bool):
-            if not condition:
-                self._violated(clause, label, None)
-            return
+        """One claim. Raises Violated with the inputs that break it, or that are to be tried, NonLinear, or Stopped."""
+        self._counted(clause)
+        if condition is False:
+            raise self._broken(clause, label, {})
+        if condition is not True:
+            self._decide_claim(clause, condition, label)
+
+    def _broken(self, clause: str, label: str, values: Mapping[str, Fraction]) -> Violated:
+        """The claim breaks at these inputs, or may: all others are 0."""
+        return self._violated(clause, label, dict.fromkeys(self.inputs, Fraction(0)) | dict(values))
+
+    def _decide_claim(self, clause: str, condition: Any, label: str) -> None:
         if not isinstance(condition, Within):
             raise NonLinear(f"{clause} {label}: only |x| <= constant is decided")
         made = certify(condition.of)
         self.result.operators |= operators_of(made.rows)
         if made.bound > condition.bound:
-            self._violated(clause, label, made)
+            raise self._broken(clause, f"{label}: bound {float(made.bound):.6g}", extremes(made))
         try:
             proved = checked(made.text())
         except Refused as refused:
@@ -83,15 +88,6 @@ class ChainExplorer(Explorer):
         row["contracts"] = contracts
         self.certificates.append({**row, "bound": str(made.bound), "claimed": str(condition.bound)})
 
-    def _violated(self, clause: str, label: str, made: Certificate | None) -> None:
-        values = {name: Fraction(0) for name in self.inputs}
-        if made is not None:
-            words = f"bound {float(made.bound):.6g}"
-            label = f"{label}: {words}"
-            values |= extremes(made)
-        self.result.violation = Violated(clause, label, values, list(self._path.options))
-        raise self.result.violation
-
 
 def extremes(made: Certificate) -> dict[str, Fraction]:
     """For every input the end of its range that drives the exact part of the result upwards."""
@@ -103,17 +99,10 @@ def extremes(made: Certificate) -> dict[str, Fraction]:
     return {row.name: end for row, end in ends if row.kind == "input"}
 
 
-class ChainKit(Kit):
+class ChainKit(ExploringKit):
     """Inputs are linear floats; checks are certificates."""
 
-    def __init__(self, check: Check, explorer: ChainExplorer) -> None:
-        super().__init__(check)
-        self.explorer = explorer
-
-    def bound(self, name: str) -> int:
-        """The value of a bound, which then counts as used."""
-        self.explorer.result.used.add(name)
-        return super().bound(name)
+    explorer: ChainExplorer
 
     def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
         """Raises NonLinear: a chain is as long as its bound says."""
@@ -135,10 +124,6 @@ class ChainKit(Kit):
         made = Linear.input(name, fmt, max(abs(Fraction(lo)), abs(Fraction(hi))))
         self.explorer.inputs[name] = made
         return made
-
-    def choose(self, name: str, options: Sequence[Any]) -> Any:
-        """One of several concrete options, one path each."""
-        return self.explorer.choose(list(options))
 
     def assume(self, condition: Any) -> None:
         """A concrete condition ends the path where it is false. Raises NonLinear for any other."""
@@ -162,15 +147,6 @@ class ChainKit(Kit):
         """Equality over the reals."""
         return a == b
 
-    def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
-        """Nothing: only a replay needs the case."""
-
-
-def explored_chain(check: Check, limits: Limits) -> tuple[ChainExplorer, ChainKit]:
-    """An explorer of this strategy, and the kit that it gives to a harness."""
-    explorer = ChainExplorer(limits)
-    return explorer, ChainKit(check, explorer)
-
 
 # -- The strategy step_contract: step contracts, each behind evidence that is checked again now.
 @dataclass(frozen=True)
@@ -193,9 +169,9 @@ class Refuses:
 class ContractExplorer(ChainExplorer):
     """Runs a harness once for every lemma; evidence and steps decide."""
 
-    def __init__(self, check: Check, limits: Limits) -> None:
+    def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self.named = lemmas_of(check)
+        self.named: list[str] = []
         self.proved: list[str] = []
 
     def run(self, body: Callable[[], None]) -> Exploration:
@@ -210,24 +186,23 @@ class ContractExplorer(ChainExplorer):
         """The evidence of every lemma that a claim rests on."""
         return {"lemmas": stated(self.proved)} if self.proved else {}
 
-    def decide(self, clause: str, condition: Any, label: str) -> None:
-        """One claim. Raises Violated with the operands that break it, or Stopped."""
-        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
-        self._path.checks += 1
+    def _decide_claim(self, clause: str, condition: Any, label: str) -> None:
         if isinstance(condition, Keeps):
             self._keeps(clause, condition, label)
         elif isinstance(condition, Refuses):
             given, wrong = refuting_case(condition.lemma)
             if condition.promise.holds(wrong):
-                self._broken(clause, f"{label}: it allows {float(wrong.t):.9g} for {float(wrong.z):.9g}", given)
-        elif condition is not True:
-            self._broken(clause, label, ())
+                words = f"{label}: it allows {float(wrong.t):.9g} for {float(wrong.z):.9g}"
+                raise self._broken(clause, words, _lettered(given))
+        else:
+            raise self._broken(clause, label, {})
 
     def _keeps(self, clause: str, claim: Keeps, label: str) -> None:
         steps = tried(claim.lemma)
         for given, one in steps:
             if not claim.promise.holds(one):
-                self._broken(clause, f"{label}: {float(one.z):.9g} is rounded to {float(one.t):.9g}", given)
+                words = f"{label}: {float(one.z):.9g} is rounded to {float(one.t):.9g}"
+                raise self._broken(clause, words, _lettered(given))
         if len(steps) < claim.least:
             raise self._stop("ERROR", f"{claim.lemma}: {len(steps)} steps were tried, {claim.least} are promised")
         if claim.promise is not form_of(claim.lemma):
@@ -238,18 +213,23 @@ class ContractExplorer(ChainExplorer):
             raise self._stop("UNKNOWN", f"{clause} {label}: not proved: {refused}") from refused
         self.proved.append(claim.lemma)
 
-    def _broken(self, clause: str, label: str, given: Operands) -> None:
-        values = dict(zip(LETTERS, given, strict=False))
-        self.result.violation = Violated(clause, label, values, list(self._path.options))
-        raise self.result.violation
+
+def _lettered(given: Operands) -> dict[str, Fraction]:
+    return dict(zip(LETTERS, given, strict=False))
 
 
 class ContractKit(ChainKit):
-    """Names of lemmas, and what is claimed of their steps."""
+    """Names of lemmas, and what is claimed of their steps. Raises GradproofError GP304 for a name that matches none."""
+
+    explorer: ContractExplorer
+
+    def __init__(self, check: Check, explorer: ContractExplorer) -> None:
+        super().__init__(check, explorer)
+        explorer.named = lemmas_of(check)
 
     def lemmas(self) -> list[str]:
-        """The lemmas that the claim names. Raises GradproofError GP304 for a name that matches none."""
-        return lemmas_of(self.claim)
+        """The lemmas that the claim names."""
+        return self.explorer.named
 
     def keeps(self, lemma: str, promise: Any, least: int) -> Keeps:
         """Every step of the lemma's operator keeps the promise."""
@@ -276,12 +256,6 @@ def _no_lemma(check: Check, found: str) -> GradproofError:
     return GradproofError("GP304", f"{check.id}: {found}", expected, "correct lemmas in the contract")
 
 
-def explored_lemmas(check: Check, limits: Limits) -> tuple[ContractExplorer, ContractKit]:
-    """An explorer of this strategy, and the kit that it gives to a harness."""
-    explorer = ContractExplorer(check, limits)
-    return explorer, ContractKit(check, explorer)
-
-
 # -- The strategy bit_exhaustive: a harness on enumerated numbers, each claim decided by the exact worst case.
 class ExhaustExplorer(ChainExplorer):
     """Runs a harness once for every choice; a claim is decided by enumeration."""
@@ -294,20 +268,13 @@ class ExhaustExplorer(ChainExplorer):
         """The exact worst cases that stand behind the claims."""
         return {"exhaustion": self.enumerated} if self.enumerated else {}
 
-    def decide(self, clause: str, condition: Any, label: str) -> None:
-        """One claim. Raises Violated with the inputs that break it, NonLinear, or Stopped."""
-        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
-        self._path.checks += 1
-        if isinstance(condition, bool):
-            if not condition:
-                self._broken(clause, label, {})
-            return
+    def _decide_claim(self, clause: str, condition: Any, label: str) -> None:
         if not isinstance(condition, AtMost):
             raise NonLinear(f"{clause} {label}: only |x| <= constant is decided")
         for values in ends(condition.of):
             error = abs(condition.of.at(values))
             if error > condition.bound:
-                self._broken(clause, f"{label}: {float(error):.6g} at the ends of the ranges", values)
+                raise self._broken(clause, f"{label}: {float(error):.6g} at the ends of the ranges", values)
         try:
             worst, values, numbers = condition.of.worst()
         except ArithmeticError as error_:
@@ -316,14 +283,9 @@ class ExhaustExplorer(ChainExplorer):
             raise self._stop("ERROR", f"{clause} {label}: {error_}") from error_
         words = f"{label}: the exact worst case is {float(worst):.6g}"
         if worst > condition.bound:
-            self._broken(clause, words, values)
+            raise self._broken(clause, words, values)
         row = {"clause": clause, "label": label, "worst": str(worst), "claimed": str(condition.bound)}
         self.enumerated.append({**row, "inputs": len(values), "numbers": numbers})
-
-    def _broken(self, clause: str, label: str, values: dict[str, Fraction]) -> None:
-        filled = {name: Fraction(0) for name in self.inputs} | values
-        self.result.violation = Violated(clause, label, filled, list(self._path.options))
-        raise self.result.violation
 
 
 def ends(claim: LinearDifference) -> Iterator[dict[str, Fraction]]:
@@ -346,7 +308,15 @@ class ExhaustKit(ChainKit):
         return made
 
 
-def explored_patterns(check: Check, limits: Limits) -> tuple[ExhaustExplorer, ExhaustKit]:
-    """An explorer of this strategy, and the kit that it gives to a harness."""
-    explorer = ExhaustExplorer(limits)
-    return explorer, ExhaustKit(check, explorer)
+STRATEGIES: Mapping[str, tuple[type[ChainExplorer], type[ChainKit]]] = {
+    "linear_chain": (ChainExplorer, ChainKit),
+    "step_contract": (ContractExplorer, ContractKit),
+    "bit_exhaustive": (ExhaustExplorer, ExhaustKit),
+}
+
+
+def explored(check: Check, limits: Limits) -> tuple[ChainExplorer, ChainKit]:
+    """An explorer of the claim's strategy, and the kit that it gives to a harness."""
+    explorer, kit = STRATEGIES[check.strategy]
+    made = explorer(limits)
+    return made, kit(check, made)

@@ -48,89 +48,52 @@ class Loop:
         return [p for o in self.optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
 
 
+@dataclass(frozen=True)
 class Bug:
-    """What goes wrong around a backward pass, with zero_grad, or in what the function returns. This one: nothing."""
+    """What goes wrong. `weight`: the factor of the loss of a backward pass. `after`: what happens after each pass.
 
-    zeroes = True
+    `returned`: what numbers that the function returns are multiplied by. `zeroes`: whether zero_grad does anything, and
+    `p.grad = None`. By default nothing goes wrong.
+    """
 
-    def weight(self, loop: Loop) -> float:
-        """The factor of the loss of this backward pass."""
-        return 1.0
-
-    def after(self, loop: Loop) -> None:
-        """What happens after a backward pass."""
-
-    def returned(self, loop: Loop, value: Any) -> Any:
-        """What the function returns."""
-        return value
+    weight: Callable[[Loop], float] = lambda loop: 1.0
+    after: Callable[[Loop], object] = lambda loop: None
+    returned: Callable[[Loop], float] = lambda loop: 1.0
+    zeroes: bool = True
 
 
-class NotDivided(Bug):
-    """Each loss counts as often as the window has micro-batches."""
-
-    def weight(self, loop: Loop) -> float:
-        """The window's length."""
-        return float(loop.length)
+def _length(loop: Loop) -> float:
+    return float(loop.length)
 
 
-class FirstCountsTwice(Bug):
-    """The first micro-batch of a window counts twice."""
-
-    def weight(self, loop: Loop) -> float:
-        """Two for the first pass after a step."""
-        return 2.0 if loop.passes == 1 else 1.0
+def _first_twice(loop: Loop) -> float:
+    return 2.0 if loop.passes == 1 else 1.0
 
 
-class Misreported(FirstCountsTwice):
-    """The first loss of a window counts twice, and the losses that the function returns are too large."""
-
-    def returned(self, loop: Loop, value: Any) -> Any:
-        """Every number times the window's length."""
-        return _times(value, float(loop.length))
+def _step(loop: Loop) -> None:
+    for optimizer in loop.optimizers:
+        optimizer.step()
 
 
-class NeverZeroed(Bug):
-    """zero_grad does nothing, and `p.grad = None` neither."""
-
-    zeroes = False
-
-
-class StepEveryMicroBatch(Bug):
-    """Every optimizer steps after each backward pass."""
-
-    def after(self, loop: Loop) -> None:
-        """The steps."""
-        for optimizer in loop.optimizers:
-            optimizer.step()
-
-
-class ClipEveryMicroBatch(Bug):
-    """The gradients are clipped after each backward pass."""
-
-    def after(self, loop: Loop) -> None:
-        """The clip."""
-        torch.nn.utils.clip_grad_norm_(loop.parameters(), SMALL)
-
-
-class SumInBf16(Bug):
-    """What has been accumulated is rounded to bfloat16 after each backward pass."""
-
-    def after(self, loop: Loop) -> None:
-        """The rounding."""
-        for parameter in loop.parameters():
-            assert parameter.grad is not None
-            parameter.grad.copy_(parameter.grad.to(torch.bfloat16))
+def _to_bf16(loop: Loop) -> None:
+    """What has been accumulated is rounded to bfloat16."""
+    for parameter in loop.parameters():
+        assert parameter.grad is not None
+        parameter.grad.copy_(parameter.grad.to(torch.bfloat16))
 
 
 BUGS: Mapping[str, tuple[str, Bug]] = MappingProxyType(
     {
-        "not_divided": ("GA-EQ-001", NotDivided()),
-        "first_counts_twice": ("GA-EQ-001", FirstCountsTwice()),
-        "loss_misreported": ("GA-INV-001", Misreported()),
-        "never_zeroed": ("GA-INV-002", NeverZeroed()),
-        "step_every_micro_batch": ("GA-INV-003", StepEveryMicroBatch()),
-        "sum_in_bf16": ("GA-INV-004", SumInBf16()),
-        "clip_every_micro_batch": ("GA-INV-005", ClipEveryMicroBatch()),
+        "not_divided": ("GA-EQ-001", Bug(weight=_length)),
+        "first_counts_twice": ("GA-EQ-001", Bug(weight=_first_twice)),
+        "loss_misreported": ("GA-INV-001", Bug(weight=_first_twice, returned=_length)),
+        "never_zeroed": ("GA-INV-002", Bug(zeroes=False)),
+        "step_every_micro_batch": ("GA-INV-003", Bug(after=_step)),
+        "sum_in_bf16": ("GA-INV-004", Bug(after=_to_bf16)),
+        "clip_every_micro_batch": (
+            "GA-INV-005",
+            Bug(after=lambda loop: torch.nn.utils.clip_grad_norm_(loop.parameters(), SMALL)),
+        ),
     }
 )
 """Name -> the obligation that the bug must be seen to break, and the bug."""
@@ -163,7 +126,7 @@ def mutated(function: Function, bug: Bug) -> Function:
         loop = Loop(run.accum_steps)
         with disturbed(loop, bug):
             value = function(run)
-        return bug.returned(loop, value)
+        return _times(value, bug.returned(loop))
 
     return train
 
@@ -202,7 +165,7 @@ def disturbed(loop: Loop, bug: Bug) -> Iterator[None]:
         if not bug.zeroes:
             stack.enter_context(replaced(torch.Tensor, "grad", _kept()))
             for owner in (Optimizer, torch.nn.Module):
-                stack.enter_context(replaced(owner, "zero_grad", _nothing))
+                stack.enter_context(replaced(owner, "zero_grad", lambda *_, **__: None))
         yield
 
 
@@ -218,10 +181,6 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
-
-
-def _nothing(owner: Any, *args: Any, **kwargs: Any) -> None:
-    """zero_grad that zeroes nothing."""
 
 
 def _kept() -> property:
@@ -246,6 +205,8 @@ def _weighed(tensors: Any, weight: float) -> Any:
 
 def _times(value: Any, factor: float) -> Any:
     """Every float and float tensor in what a function returned, times a factor."""
+    if factor == 1.0:
+        return value
     if isinstance(value, Mapping):
         return {key: _times(part, factor) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -164,7 +164,9 @@ def _conclusions(
         if not (root / name).is_file():
             yield BundleProblem("GP449", name, "it follows from the evidence, and is not there")
         elif (root / name).read_bytes() != text.encode():
-            yield BundleProblem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
+            other = f" (the bundle is of gradproof {manifest.gradproof}, this is {__version__})"
+            more = "" if manifest.gradproof == __version__ else other
+            yield BundleProblem("GP449", name, f"it is not what follows from the evidence{more}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
         yield BundleProblem("GP449", FILES, "its digest is not the manifest's digest of the sources")
     places = (statement.report_path, signing.envelope_path)
@@ -177,11 +179,6 @@ def _conclusions(
     yield from _queries(root, manifest, carried)
     texts = {name: expected[listing.statement_path(name)] for name in made}
     yield from signing.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
-
-
-def _of_another(manifest: Manifest) -> str:
-    same = manifest.gradproof == __version__
-    return "" if same else f" (the bundle is of gradproof {manifest.gradproof}, this is {__version__})"
 
 
 def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundleProblem]:
@@ -212,14 +209,10 @@ def _differs(place: str, stated: Any, made: Any) -> str:
         return next((d for key in made if (d := _differs(f"{place}.{key}", stated[key], made[key]))), "")
     if isinstance(stated, list) and isinstance(made, list) and len(stated) == len(made):
         rows = enumerate(zip(stated, made, strict=True))
-        named = ((_name(b, i), a, b) for i, (a, b) in rows)
+        named = ((b.get("id", i) if isinstance(b, dict) else i, a, b) for i, (a, b) in rows)
         return next((d for n, a, b in named if (d := _differs(f"{place}[{n}]", a, b))), "")
     same = type(stated) is type(made) and stated == made
     return "" if same else f"{place} is {_short(stated)}, and the evidence carries {_short(made)}"
-
-
-def _name(row: Any, index: int) -> str:
-    return str(row.get("id", index)) if isinstance(row, dict) else str(index)
 
 
 def _short(value: Any) -> str:

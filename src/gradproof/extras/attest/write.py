@@ -89,13 +89,6 @@ class Heard:
     queries: tuple[Query, ...]
 
 
-def why_not(check: Check, finding: EvidenceFinding) -> str:
-    """Why the queries of a check are not recorded; an empty text where they are."""
-    if check.kind in NOT_RECORDED:
-        return NOT_RECORDED[check.kind]
-    return "" if finding.stats.queries else NONE_ASKED
-
-
 def repeated(
     workspace: Workspace, checks: Sequence[Check], jobs: int, listener: Listener = lambda progress: None
 ) -> dict[str, Heard]:
@@ -200,8 +193,9 @@ def chosen(carried: Carried, name: str) -> Check:
         raise _not_again(f"there is no evidence of {name}", "the id of a check of the bundle", "see reports/")
     if check.layer is Layer.CUDA and (why := cuda_absent()):
         raise _not_again(f"{name} needs a GPU: {why}", "a machine with a GPU", "run it on one")
-    engine = [key for key in evidence.claim.files if key.startswith("gp:")]
-    changed = [key for key in engine if not _same(key, carried.store.files[key])]
+    engine = {key: PACKAGE / key[3:] for key in evidence.claim.files if key.startswith("gp:")}
+    now_ = {key: sha256_of(path) if path.is_file() else "" for key, path in engine.items()}
+    changed = [key for key, digest in now_.items() if digest != carried.store.files[key]]
     if changed:
         found = f"{len(changed)} files of the installed gradproof are not those that ran, {changed[0]} first"
         raise _not_again(found, "the engine that the evidence rests on", "install the gradproof that made the bundle")
@@ -210,11 +204,6 @@ def chosen(carried: Carried, name: str) -> Check:
 
 def _not_again(found: str, expected: str, help: str) -> GradproofError:
     return GradproofError("GP441", found, expected, help)
-
-
-def _same(key: str, digest: str) -> bool:
-    path = PACKAGE / key.removeprefix("gp:")
-    return (sha256_of(path) if path.is_file() else "") == digest
 
 
 def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, BundleProblem | None]:
@@ -458,7 +447,8 @@ def _queries(
     """Write the scripts and their index. Gives what contradicts the evidence, one line each."""
     checks = sorted((c for cs in session.plans.values() for c in cs if c.id in kept), key=lambda c: c.id)
     findings = {name: status.evidence.finding for name, status in kept.items() if status.evidence is not None}
-    refusals = {c.id: why_not(c, findings[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
+    rests = {name: "" if finding.stats.queries else NONE_ASKED for name, finding in findings.items()}
+    refusals = {c.id: NOT_RECORDED.get(c.kind, rests[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
     due = [c for c in checks if not refusals[c.id]]
     heard = repeated(session.workspace, due, wanted.jobs, listener) if due else {}
     rows = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -17,7 +18,7 @@ from pydantic import Field, model_validator
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Tally
 from gradproof.core.workspace import PACKAGE
-from gradproof.report.text import clean, grouped, one_line, plural, when
+from gradproof.report.text import clean, compact, grouped, one_line, plural, when
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -278,7 +279,7 @@ def exit_of(rows: list[LedgerRow]) -> Exit:
 HERE = PACKAGE / "report" / "formats"
 STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
-SHORT = 160
+short = partial(compact, limit=160)
 TABLE_FROM = 120
 
 
@@ -293,13 +294,9 @@ def headline(made: Claims) -> str:
     t = made.totals
     parts = [f"{t.as_expected} as expected", f"{t.broken} not as expected", f"{t.open} open"]
     counted = f"{t.counted} count: each names a check or a figure that can turn red"
-    return f"{plural(t.rows, 'claim')}: {', '.join(parts)}; {counted} (exit {made.code}: {_exit(made)})"
-
-
-def _exit(made: Claims) -> str:
-    return {"met": "every verdict is as expected", "broken": "a verdict is not as expected"}.get(
-        made.exit, EXIT_MEANING[Exit(made.exit)]
-    )
+    said = {"met": "every verdict is as expected", "broken": "a verdict is not as expected"}
+    exit_ = said.get(made.exit, EXIT_MEANING[Exit(made.exit)])
+    return f"{plural(t.rows, 'claim')}: {', '.join(parts)}; {counted} (exit {made.code}: {exit_})"
 
 
 def found(row: LedgerRow) -> Iterator[str]:
@@ -370,12 +367,6 @@ def _table(made: Claims, console: Console) -> None:
     console.print(table)
 
 
-def short(text: str) -> str:
-    """One line of at most SHORT characters."""
-    words = one_line(text)
-    return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
-
-
 def _heads(row: LedgerRow) -> list[str]:
     """Ids without devices and dtypes, each once."""
     return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
@@ -411,7 +402,10 @@ def markdown(made: Claims) -> str:
     parts.append(table(("Verdict", "Claims"), [(v, n) for v, n in made.totals.verdicts.items()]))
     for rows in by_source(made):
         parts.append(f"## {escape(rows[0].title)}")
-        lines = [(r.id, r.claim, _verdict(r), "; ".join(_figures(r)), ", ".join(ids(r))) for r in rows]
+        lines = [
+            (r.id, r.claim, _verdict(r), "; ".join(f.value for f in r.figures if f.value), ", ".join(ids(r)))
+            for r in rows
+        ]
         parts.append(table(("Id", "Claim", "Verdict", "Figure", "Checks"), lines))
         parts.append(bullets(line for row in rows for line in _below(row)))
     parts += ["## Run again", table(("Id", "Commands"), [(r.id, "; ".join(again(r))) for r in made.rows if again(r)])]
@@ -421,10 +415,6 @@ def markdown(made: Claims) -> str:
 def _verdict(row: LedgerRow) -> str:
     plain = row.effect == "DISCHARGED" or (row.verdict, row.effect) == ("OPEN", "OPEN")
     return row.verdict if plain else f"{row.verdict}, {EFFECT[row.effect]}"
-
-
-def _figures(row: LedgerRow) -> Iterator[str]:
-    yield from (f.value for f in row.figures if f.value)
 
 
 def _below(row: LedgerRow) -> Iterator[str]:

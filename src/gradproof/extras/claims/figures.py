@@ -201,15 +201,10 @@ def value_of(figure: FigureShape, document: Any) -> Value:
         found = _one(figure, document)
     else:
         found = _chosen(figure, document)
-    if figure.scale is not None or _numeric(figure):
+    limited = any(getattr(figure, name) is not None for name, _, _ in LIMITS)
+    if figure.scale is not None or isinstance(figure.equals, Fraction) or limited:  # then a text is read as a number
         found = _number(found, "it") * (1 if figure.scale is None else figure.scale)
     return found
-
-
-def _numeric(figure: FigureShape) -> bool:
-    """Whether the claim speaks of a number, so that a text at the place is read as one."""
-    limits = [getattr(figure, name) for name, _, _ in LIMITS]
-    return isinstance(figure.equals, Fraction) or any(limit is not None for limit in limits)
 
 
 def _one(figure: FigureShape, document: Any) -> Value:

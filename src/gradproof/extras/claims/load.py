@@ -84,7 +84,10 @@ def load(root: Path, checks: Sequence[Check]) -> ClaimLedger:
     problems = [*problems, *_rules(shape, tree, str(path), planned)]
     if problems:
         raise ContractErrors(problems)
-    named = {row.id: tuple(_named(row, planned)) for row in shape.claims}
+    named = {
+        row.id: tuple((part, c) for part in Part for name in getattr(row, part) or () for c in planned.by_id[name])
+        for row in shape.claims
+    }
     return ClaimLedger(hashlib.sha256(data).hexdigest(), shape.sources, tuple(shape.claims), named)
 
 
@@ -101,12 +104,6 @@ class _Planned:
     def near(self, name: str) -> str:
         found = difflib.get_close_matches(name, self.by_id, MATCHES)
         return f"did you mean {', '.join(found)}?" if found else "gradproof list shows what is planned"
-
-
-def _named(row: ClaimShape, planned: _Planned) -> Iterator[tuple[Part, Check]]:
-    for part in Part:
-        for name in getattr(row, part) or ():
-            yield from ((part, check) for check in planned.by_id[name])
 
 
 def _rules(shape: LedgerShape, tree: Node, shown: str, planned: _Planned) -> Iterator[Problem]:
@@ -211,7 +208,7 @@ def _computed(figure: FigureShape, place: _Place) -> Iterator[Problem]:
 SHOWN = 4
 LONGEST = 40
 EXPLORATION = ("branches", "paths")
-FAR = {Outcome.HOLDS: Outcome.REFUTED, Outcome.REFUTED: Outcome.HOLDS}
+FAR = {Expect.HOLDS: Outcome.REFUTED, Expect.REFUTED: Outcome.HOLDS}
 
 
 def built(session: Session, select: Sequence[str] = ()) -> Claims:
@@ -285,7 +282,7 @@ class _LedgerBuilder:
             contract=self.contract[check.id],
             outcome=str(ruling.outcome),
             answer=stated.value,
-            contrary=ruling.outcome is FAR[_wanted(check)],
+            contrary=ruling.outcome is FAR[check.expect],
             red=can_turn_red(check),
             reason="" if ruling.effect is Effect.DISCHARGED else ruling.reason,
             bounds=[NamedBound(name=b.name, value=b.value) for b in check.bounds if b.name not in EXPLORATION],
@@ -366,10 +363,6 @@ def _finding(ruling: Ruling) -> EvidenceFinding | None:
     """What fresh evidence found."""
     status = ruling.status
     return status.evidence.finding if status.evidence is not None and status.fresh else None
-
-
-def _wanted(check: Check) -> Outcome:
-    return Outcome.HOLDS if check.expect is Expect.HOLDS else Outcome.REFUTED
 
 
 def can_turn_red(check: Check) -> bool:

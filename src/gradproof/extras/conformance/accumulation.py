@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from gradproof.arith.bounds import accumulation_bound, accumulation_witness, scaling_bound
 from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance.elementwise import TORCH, operator_named, to_bits, to_tensor
-from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
+from gradproof.extras.conformance.machine import Bits, Values, decode, encode, exact_sum, known
 from gradproof.extras.conformance.report import (
     ERROR,
     HOLDS,
@@ -126,12 +126,6 @@ def accumulate(
     return buf, record
 
 
-def exactly(columns: Iterable[Bits], at: int, gradient: str) -> Fraction:
-    """The exact sum of the recorded g_i of one chosen element."""
-    values = decode(np.array([c[at] for c in columns], dtype=np.uint32), gradient)
-    return sum((Fraction(float(v)) for v in values), Fraction(0))
-
-
 @dataclass(frozen=True, slots=True)
 class AccumulationSetting:
     """A run: n gradients of a format into a buffer of a format."""
@@ -216,7 +210,7 @@ def judge(
 def _exact_ratio(
     store: Sequence[Bits], k: int, got: int, largest: float, s: AccumulationSetting, scale: Fraction
 ) -> float:
-    total = exactly(store, k, s.gradient)
+    total = exact_sum(np.array([c[k] for c in store], dtype=np.uint32), s.gradient)
     value = float(decode(np.array([got], dtype=np.uint32), s.buffer)[0])
     if not math.isfinite(value):
         return math.inf

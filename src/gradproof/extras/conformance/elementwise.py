@@ -79,12 +79,6 @@ def structured(name: str, few: bool = False) -> Bits:
     return np.array(sorted(set(patterns)), dtype=np.uint32)
 
 
-def products(values: Bits, arity: int) -> list[Bits]:
-    """Every pair or triple of a set, as one array for each operand."""
-    grids = np.meshgrid(*[values] * arity, indexing="ij")
-    return [np.ascontiguousarray(g.ravel()) for g in grids]
-
-
 def close(name: str, rng: np.random.Generator, count: int, arity: int) -> list[Bits]:
     """Random numbers whose exponents differ by at most p + 2; triples are near c = -a b."""
     f = known(name)
@@ -124,7 +118,8 @@ def cases(name: str, arity: int, count: int, seed: int) -> Iterator[list[Bits]]:
     if arity == 1 and known(name).bits == 16:
         yield [all_patterns(name)]
         return
-    special = products(structured(name, few=arity == 3), arity)
+    grids = np.meshgrid(*[structured(name, few=arity == 3)] * arity, indexing="ij")  # every pair or triple of the set
+    special = [np.ascontiguousarray(grid.ravel()) for grid in grids]
     for start in range(0, len(special[0]), CHUNK):
         yield [s[start : start + CHUNK] for s in special]
     rng = np.random.default_rng([seed, arity, known(name).bits, known(name).p])
@@ -423,7 +418,8 @@ def conform(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int
         machine, away = op.machine(dtype, device), op.ulps.get((device, dtype), 0)
         found = outputs(op, dtype, device, count, seed)
         tally = compare(machine, op.program, found, dtype, op.second(dtype, device), away)
-        caught = control_is_caught(op, dtype, device, min(count, QUICK), seed)
+        (wrong, program), again = op.wrong(dtype, device), outputs(op, dtype, device, min(count, QUICK), seed)
+        caught = compare(wrong, program, again, dtype, ulps=away).off > 0
         result = row.result(
             REFUTED if tally.off else HOLDS, cases=tally.cases, mismatches=tally.off, first=tally.first,
             names=tally.names(op.program, machine), facts=also(op, dtype, device, min(count, QUICK), seed),
@@ -433,13 +429,6 @@ def conform(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int
         return result
 
     return attempted(row, made)
-
-
-def control_is_caught(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int = 0) -> bool:
-    """Whether the row's comparison refutes the control, a machine that this kernel is not claimed to be."""
-    machine, program = op.wrong(dtype, device)
-    found = outputs(op, dtype, device, count, seed)
-    return compare(machine, program, found, dtype, ulps=op.ulps.get((device, dtype), 0)).off > 0
 
 
 def also(op: Operator, dtype: str, device: str, count: int, seed: int) -> Mapping[str, Any]:

@@ -101,7 +101,8 @@ def check_norm(got: Bits, x: Bits, name: str, parts: int = 0) -> tuple[Fraction,
 
     `parts`: number of tensors whose norms were taken first, each in storage, and then combined.
     """
-    square = exact_dot(x, x, name) if len(x) <= 2**14 else sum_squares(x, name)
+    pieces = np.array_split(x, len(x) // 2**13 + 1)
+    square = sum((exact_dot(piece, piece, name) for piece in pieces), Fraction(0))
     d = (1 + U) ** ((len(x) + 1) // 2 + 2) - 1
     if name != "fp32":
         d = (1 + d) * (1 + FORMATS[name].u) - 1
@@ -110,11 +111,6 @@ def check_norm(got: Bits, x: Bits, name: str, parts: int = 0) -> tuple[Fraction,
     floor = 4 * FORMATS[name].tiny if name != "fp32" else FORMATS["fp32"].tiny
     r = value(got, name)
     return abs(r * r - square), square * ((1 + d) ** 2 - 1) + floor * (2 * r + floor)
-
-
-def sum_squares(x: Bits, name: str) -> Fraction:
-    """sum x_i^2 of a longer vector, in pieces."""
-    return sum((exact_dot(p, p, name) for p in np.array_split(x, len(x) // 2**13 + 1)), Fraction(0))
 
 
 Check = Callable[[Bits, Bits, str], Checked]
@@ -237,11 +233,6 @@ def adam_bound(p: Values, name: str) -> Values:
     return error
 
 
-def adam_exact(p: Fraction, g: Fraction) -> Fraction:
-    """One step of AdamW from zero moments, over the reals."""
-    return p * (1 - Fraction(LR) * Fraction(DECAY)) - Fraction(LR) * g / (abs(g) + Fraction(EPS))
-
-
 def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[KernelTrial]:
     """One fused step on `count` elements."""
     rng = np.random.default_rng(seed)
@@ -255,7 +246,11 @@ def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[Kern
     after = to_bits(parameter)
     pv, gv = decode(p, dtype), decode(g, dtype)
     want = pv * (1 - LR * DECAY) - LR * gv / (np.abs(gv) + EPS)
-    return each_element((p, g), after, want, adam_bound(pv, dtype), adam_exact, dtype, "parameter and gradient")
+
+    def exact(p: Fraction, g: Fraction) -> Fraction:
+        return p * (1 - Fraction(LR) * Fraction(DECAY)) - Fraction(LR) * g / (abs(g) + Fraction(EPS))
+
+    return each_element((p, g), after, want, adam_bound(pv, dtype), exact, dtype, "parameter and gradient")
 
 
 def compound_operands(divide: bool, dtype: str, count: int, seed: int) -> list[Bits]:
@@ -380,20 +375,8 @@ def unit(form: str, dtype: str) -> Unit:
     return Unit(float(f.u + 4 * single.u), float(f.tiny) * 0.51)
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionCase:
-    """Operands (p, g, m, v) as bit patterns, and the number of the step that is made."""
-
-    operands: tuple[Bits, Bits, Bits, Bits]
-    t: int
-
-    def values(self, dtype: str) -> tuple[Values, ...]:
-        """The operands as numbers."""
-        return tuple(decode(b, dtype) for b in self.operands)
-
-
-def drawn(dtype: str, count: int, seed: int, t: int) -> ReductionCase:
-    """Random operands; v > 0, and g or m is zero in a few places."""
+def drawn(dtype: str, count: int, seed: int, t: int) -> list[Bits]:
+    """Random operands (p, g, m, v) of step number `t`; v > 0, and g or m is zero in a few places."""
     rng = np.random.default_rng([seed, t])
     reach, square = REACH[dtype]
 
@@ -405,16 +388,16 @@ def drawn(dtype: str, count: int, seed: int, t: int) -> ReductionCase:
 
     p, g, m, v = signed(-10, 4), signed(-reach, reach), signed(-reach, reach), np.abs(signed(-square, square))
     g[: min(count, 3)], m[1 : min(count, 2)] = [0.0, 0.0, -0.0][: min(count, 3)], 0.0
-    return ReductionCase((encode(p, dtype), encode(g, dtype), encode(m, dtype), encode(v, dtype)), t)
+    return [encode(x, dtype) for x in (p, g, m, v)]
 
 
-def stepped(case: ReductionCase, form: str, dtype: str, device: str) -> tuple[Bits, Bits, Bits]:
+def stepped(operands: list[Bits], t: int, form: str, dtype: str, device: str) -> tuple[Bits, Bits, Bits]:
     """Bit patterns of the parameter and both moments after a step of torch's AdamW."""
-    p, g, m, v = (to_tensor(b, dtype, device) for b in case.operands)
+    p, g, m, v = (to_tensor(b, dtype, device) for b in operands)
     p.requires_grad_()
     p.grad = g
     optimizer = torch.optim.AdamW([p], lr=LR, betas=BETAS, weight_decay=DECAY, eps=EPS, **FORMS[form])
-    before = torch.tensor(float(case.t - 1), device=device if form == "fused" else "cpu")
+    before = torch.tensor(float(t - 1), device=device if form == "fused" else "cpu")
     state: dict[str, Any] = {"step": before, "exp_avg": m, "exp_avg_sq": v}
     optimizer.state[p] = state
     optimizer.step()
@@ -466,11 +449,11 @@ def exacts(t: int) -> tuple[Exact, Exact, Exact]:
     )
 
 
-def wanted(case: ReductionCase, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
+def wanted(operands: list[Bits], t: int, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
     """p', m' and v' in float64, each with its bound."""
-    p, g, m, v = case.values(dtype)
+    p, g, m, v = (decode(b, dtype) for b in operands)
     (b1, b2), u, eta = BETAS, unit.u, unit.eta
-    first, second = (float(c) for c in corrections(case.t))
+    first, second = (float(c) for c in corrections(t))
     mean, square = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     more = 1 + 32 * u
     off_mean = more * (3 * u * (1 - b1) * (np.abs(g) + np.abs(m)) + 2 * u * b1 * np.abs(m) + u * np.abs(mean) + 2 * eta)
@@ -489,11 +472,11 @@ def wanted(case: ReductionCase, dtype: str, unit: Unit) -> list[tuple[Values, Va
 def adamw_trials(form: str, dtype: str, device: str, count: int, seed: int) -> Iterator[KernelTrial]:
     """One step from random moments, at the first step, the tenth and the thousandth; all three results."""
     for t in STEPS:
-        case = drawn(dtype, count, seed, t)
-        got = stepped(case, form, dtype, device)
-        for index, (want, bound) in enumerate(wanted(case, dtype, unit(form, dtype))):
+        operands = drawn(dtype, count, seed, t)
+        got = stepped(operands, t, form, dtype, device)
+        for index, (want, bound) in enumerate(wanted(operands, t, dtype, unit(form, dtype))):
             note = f"{OUTPUTS[index]} after step {t}; parameter, gradient, exp_avg, exp_avg_sq"
-            yield from each_element(case.operands, got[index], want, bound, exacts(t)[index], dtype, note)
+            yield from each_element(operands, got[index], want, bound, exacts(t)[index], dtype, note)
 
 
 def adamw_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:

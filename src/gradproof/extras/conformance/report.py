@@ -92,7 +92,6 @@ def ratio_of(error: Fraction, bound: Fraction) -> float:
 
 def environment(device: str) -> dict[str, Any]:
     """Versions, device, and the global flags that change what kernels return."""
-    import numpy as np
     import torch
 
     found: dict[str, Any] = {

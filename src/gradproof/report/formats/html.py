@@ -121,20 +121,13 @@ def _stories(report: Report, level: int) -> dict[str, Any]:
         "stories": stories.stories(report),
         "harnesses": report.get("harnesses") or {},
         "machines": stories.environments(report),
-        "claims": stories.claims(report),
+        "claims": report.get("claims") or [],
         "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
         "effects": {c["id"]: effect_of(c) for c in report["checks"]},
         "killed": [m["name"] for m in report["mutants"] if stories.certain(m)],
         "kill_matrices": stories.matrices(m for m in report["mutants"] if level or not stories.certain(m)),
         "by_layer": views.by_layer(report),
     }
-
-
-def _script() -> dict[str, Any]:
-    """The script, and its digest as the page's policy names it."""
-    text = (HERE / "report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode(errors="backslashreplace")).digest()).decode()
-    return {"script": Markup(text), "script_digest": Markup(digest)}
 
 
 def render(report: Report) -> str:
@@ -153,6 +146,7 @@ def render(report: Report) -> str:
 
 def _page(report: Report, level: int) -> str:
     template = environment().get_template("report.html.j2")
+    script = (HERE / "report.js").read_text(encoding="utf-8")
     seen = {Outcome(c["outcome"]) for c in report["checks"]}
     return template.render(
         r=report,
@@ -167,6 +161,7 @@ def _page(report: Report, level: int) -> str:
         ids={c["id"] for c in report["checks"]},
         level=level,
         **_stories(report, level),
-        **_script(),
+        script=Markup(script),  # its digest is the one that the page's policy names
+        script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         **_plot_section(report),
     )

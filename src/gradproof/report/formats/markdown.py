@@ -39,7 +39,9 @@ def render(report: Report) -> str:
     require(report)
     parts = [_head(report), _gate(report), _coverage(report), _attention(report), _checks(report), _mutants(report)]
     parts += [_justification(report), _counterexamples(report), _traces(report), _reach(report), _rounding(report)]
-    parts += [_kernels(report), *_others(report), _errors(report), _setting(report)]
+    stated = rounding.others(report)
+    parts += [_kernels(report), *([f"## Measured documents\n\n{bullets(stated)}"] if stated else [])]
+    parts += [_errors(report), _setting(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -189,11 +191,6 @@ def _kernels(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def _others(report: Report) -> list[str]:
-    stated = rounding.others(report)
-    return [f"## Measured documents\n\n{bullets(stated)}"] if stated else []
-
-
 def _reach(report: Report) -> str:
     total = len(report["obligations"])
     rows = [
@@ -279,4 +276,4 @@ def _setting(report: Report) -> str:
     ran = seconds(report["seconds"])
     tail = f"{report['schema']}, gradproof {report['gradproof']}, {when(report['generated_at'])}, {ran}."
     parts = ["## Environment", table(("What", "Value"), rows), f"### {plural(len(warned), 'warning')} of the contract"]
-    return "\n\n".join([*parts, bullets(views.warning_words(w) for w in warned), escape(tail)])
+    return "\n\n".join([*parts, bullets(warned), escape(tail)])

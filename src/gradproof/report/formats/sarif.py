@@ -55,8 +55,9 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 
 def _result(row: CaseRow, index: int) -> dict[str, Any]:
+    file = relative(row.file)
     place = {
-        "artifactLocation": {"uri": _uri(row.file)},
+        "artifactLocation": {"uri": Path(file).as_uri() if Path(file).is_absolute() else quote(file)},
         "region": {"startLine": row.line, "startColumn": row.col},
     }
     print_ = hashlib.sha256(f"{row.contract}\0{row.id}".encode()).hexdigest()
@@ -74,8 +75,3 @@ def relative(file: str) -> str:
     """A path below the working directory relative to it, with forward slashes; another one in full."""
     path, here = Path(file).absolute(), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_posix()
-
-
-def _uri(file: str) -> str:
-    inner = relative(file)
-    return Path(inner).as_uri() if Path(inner).is_absolute() else quote(inner)

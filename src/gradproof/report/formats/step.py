@@ -192,17 +192,14 @@ def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
     yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]
     yield "Paths covered", v.paths
     yield "Paths not covered", v.uncovered
-    yield "Operators", [_operators(v.operators)] if v.operators else []
+    called = plural(sum(v.operators.values()), "time")
+    yield "Operators", [f"{plural(len(v.operators), 'operator')}, called {called}"] if v.operators else []
     yield "Operators taken as arbitrary values", v.havocked
     yield "Assumptions", v.assumptions
     yield "Notes", v.notes
     yield "Versions", [", ".join(f"{name} {version}" for name, version in v.versions.items())] if v.versions else []
     spent = [f"{name} {seconds(float(s))}" for name, s in v.seconds.items()]
     yield "Time", [", ".join(spent)] if spent else []
-
-
-def _operators(counts: Mapping[str, int]) -> str:
-    return f"{plural(len(counts), 'operator')}, called {plural(sum(counts.values()), 'time')}"
 
 
 def tables(verification: Verification) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -128,14 +128,9 @@ def _attention(report: Report, console: Console) -> None:
         count = plural(len(a.checks), "check")
         line.append(f" · {count} in {a.layer}, {need} · {one_line(a.reason)}", style="default not bold")
         indented(console, line)
-        indented(console, Text(one_line(_names(a)), style="dim"), 4)
-
-
-def _names(a: views.Attention) -> str:
-    """The checks of a group: in full when they are required, by the head of their ids when not."""
-    names = grouped(a.checks) if a.required else heads(a.checks).split(", ")
-    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return "; ".join(names[:NAMED]) + more
+        names = grouped(a.checks) if a.required else heads(a.checks).split(", ")
+        more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        indented(console, Text(one_line("; ".join(names[:NAMED]) + more), style="dim"), 4)
 
 
 def _tail(report: Report, console: Console) -> None:
@@ -152,4 +147,4 @@ def _tail(report: Report, console: Console) -> None:
     warned = report["contract"]["warnings"]
     console.print(Text(f"{plural(len(warned), 'warning')} of the contract; {seconds(report['seconds'])} in all"))
     for warning in warned:
-        indented(console, Text(f"- {one_line(views.warning_words(warning))}", style="dim"))
+        indented(console, Text(f"- {one_line(warning)}", style="dim"))
