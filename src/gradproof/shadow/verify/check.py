@@ -6,6 +6,7 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ from gradproof.shadow.verify.weights import other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
+from gradproof.shadow.whole.step_log import StepLog
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import frozen_heap, steps
 
@@ -88,7 +91,21 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if group.some(bool(best.held) and best.ours.facts.free) and not request.fake:
         elsewhere(step, request, best, group)
-    return described(best, subject, request, time.perf_counter() - start)
+    made = described(best, subject, request, time.perf_counter() - start)
+    if request.certificate:
+        made.notes.append(logged(step, request, best.hints))
+    return made
+
+
+def logged(step: Step, request: Request, hints: Hints) -> str:
+    """Run the function once more, and write the certificate of that run. Its digest and its place, in words."""
+    log, run, terms = StepLog(), run_of(request), Terms()
+    follow = without_numbers if request.fake else partial(with_numbers, {}, Exchange(Group(), terms))
+    ended = follow(step, run, terms, run.micro_batch_size, 0, replace(hints, log=log))
+    if ended.error:
+        return f"no certificate: the run ended with {ended.error}"
+    Path(request.certificate).write_bytes(log.text())
+    return f"certificate {hashlib.sha256(log.text()).hexdigest()}: {request.certificate}"
 
 
 def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:

@@ -1,0 +1,503 @@
+"""Checks the certificate of a training step: `python -m gradproof.evidence.certificate FILE`.
+
+A certificate is the log of one run. From it alone this file works out what the gradient of each parameter is made of at
+each optimizer step: with which exact weight each sample is in it. It has laws of its own (`step_laws`), and uses the
+standard library alone. It believes nothing that it can work out: each argument has to be what an earlier record made,
+in the version that is meant, and a claim has to be what follows.
+
+Exit code 0: every obligation is accepted. 1: one is refused. 4: one is not checked. 2: the file is no certificate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gradproof.evidence.step_laws import (
+    FILLED,
+    LAWS,
+    NOBODY,
+    SAME,
+    SEVERAL,
+    TENSOR,
+    Contents,
+    Items,
+    Laws,
+    OperatorCall,
+    Place,
+    Unfollowed,
+    dense,
+    span,
+)
+
+FORMAT = "gradproof-step-log/1"
+EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
+ACCEPTED, OPEN, REFUSED = "accepted", "not checked", "refused"
+CODES = {REFUSED: 1, OPEN: 4, ACCEPTED: 0}
+MALFORMED = 2
+OBLIGATIONS = {
+    DATA: "each sample is in the gradients of one window",
+    EQUAL: "every sample of a window has one weight",
+    STALE: "no gradient has a part of another window",
+    WIDTH: "no sum over micro-batches is below fp32",
+    CLIP: "no number that scales gradients is made of a part of a window",
+}
+VALUES = (DATA, EQUAL, STALE, CLIP)
+NEAR = Fraction(1, 2**20)
+"""A constant of Python's may be a rounded number: 1/3 is."""
+MOST = 2**30
+"""Bytes of a log."""
+BITS = ("_neg_view", "_conj")
+"""Views that do not hold what lies there."""
+NARROW = ("float16", "bfloat16", "float8")
+Reference = dict[str, int]
+Value = Contents | Unfollowed
+
+
+def within(part: Place, whole: Place) -> bool:
+    """Whether the elements of one tensor lie between the first and the last of another."""
+    return whole[0] <= part[0] and part[0] + span(part) <= whole[0] + span(whole)
+
+
+class Malformed(Exception):
+    """The file is no certificate, or not a whole one."""
+
+
+class Contradiction(Exception):
+    """A record does not follow from those before it, or (`status`) nothing is known from there on."""
+
+    def __init__(self, why: str, status: str = REFUSED) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class TensorRecord(NamedTuple):
+    """A tensor of the log."""
+
+    storage: int
+    place: Place
+    dtype: str
+
+
+class LoggedMemory:
+    """The tensors of the log, how often each storage was written, and what it holds by place, the newest last."""
+
+    def __init__(self, laws: Laws) -> None:
+        self.laws = laws
+        self.tensors: list[TensorRecord] = []
+        self.versions: dict[int, int] = {}
+        self.held: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
+
+    def named(self, reference: Reference) -> TensorRecord:
+        """The tensor of a reference, in whatever version."""
+        (number,) = reference
+        return self.tensors[int(number)]
+
+    def tensor(self, reference: Reference, rise: int = 0) -> TensorRecord:
+        """The tensor of a reference. Raises Contradiction where another version is there."""
+        found, (version,) = self.named(reference), reference.values()
+        there = self.versions.setdefault(found.storage, 0)
+        if there + rise != version:
+            raise Contradiction(f"version {version} of storage {found.storage} is meant, and it is at {there}")
+        return found
+
+    def rises(self, tensors: Iterable[TensorRecord]) -> None:
+        """The storages of tensors have another version."""
+        for storage in {t.storage for t in tensors}:
+            self.versions[storage] = self.versions.get(storage, 0) + 1
+
+    def read(self, tensor: TensorRecord) -> Contents:
+        """What a tensor holds. Raises Unfollowed."""
+        for own, value in reversed(self.held[tensor.storage].items()):
+            if within(tensor.place, own):
+                if isinstance(value, Unfollowed):
+                    raise value
+                return self.laws.viewed(value, own, tensor.place)
+        raise Unfollowed("a tensor that no record made, or across several")
+
+    def write(self, tensor: TensorRecord, value: Value) -> None:
+        """A tensor holds a value now."""
+        held, place = self.held[tensor.storage], tensor.place
+        for own in list(held):
+            if own == place or (dense(place) and within(own, place)):
+                del held[own]
+            elif own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
+                held[own] = Unfollowed("a write to a part of a tensor")
+        held[place] = value
+
+    def sum_of(self, reference: Reference) -> Contents:
+        """What a gradient or a loss holds: rows of samples are none. Raises Unfollowed."""
+        value = self.read(self.tensor(reference))
+        if value.axis >= 0:
+            raise Unfollowed("rows of samples for a sum")
+        return value
+
+
+class StepChecker:
+    """Reads the records in order, and judges each optimizer step."""
+
+    def __init__(self) -> None:
+        self.laws = Laws()
+        self.memory = LoggedMemory(self.laws)
+        self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
+        self.run: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self.types: dict[int, str] = {}
+        self.reads, self.numbers = 0, 0
+        self.versions: dict[str, int] = {}
+        self.weights: dict[int, Fraction] | None = None
+        """In a backward pass, the weight of each sample in what it began at."""
+        self.before: dict[str, Items] = {}
+        self.shares: defaultdict[tuple[str, int], set[Fraction]] = defaultdict(set)
+        self.gained: set[str] = set()
+        self.window: set[int] = set()
+        self.losses: set[str] = set()
+        self.applied: set[int] = set()
+        self.steps: list[dict[int, Fraction]] = []
+        self.ended = self.blind = False
+
+    def note(self, status: str, why: str, *names: str) -> None:
+        """Something that keeps obligations from being accepted; no reason to refuse where a value is not known."""
+        for name in names or OBLIGATIONS:
+            self.found[name].setdefault(OPEN if self.blind else status, why)
+
+    def unknown(self, why: object, *names: str) -> None:
+        """A value is not known."""
+        self.note(OPEN, str(why), *names)
+        self.blind = True
+
+    def check(self, lines: Sequence[str]) -> None:
+        """Check every record. Raises Malformed for one that is none."""
+        rules: dict[str, Callable[..., None]] = {
+            "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
+            "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end, "read": self.read,
+            "hook": lambda at: self.unknown(f"the user's code runs inside of a backward pass: {at}", *VALUES),
+            "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
+            "lost": self.lost, FORMAT: self.run.update,
+        }  # fmt: skip
+        try:
+            for number, line in enumerate(lines):
+                kind, *rest = json.loads(line)
+                if (kind == FORMAT) != (number == 0) or self.ended:
+                    raise Malformed(f"record {number} is out of place")
+                rules[kind](*([rest[0] - number, *rest[1:]] if kind == "end" else rest))
+        except Contradiction as found:
+            self.found = {name: {found.status: f"record {number}: {found}"} for name in OBLIGATIONS}
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
+            raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {found}") from found
+        else:
+            if not self.ended:
+                raise Malformed("the last record is missing")
+
+    def read(self, at: str, how: str) -> None:
+        """Python has read numbers."""
+        self.reads += 1
+
+    def lost(self, *why: str) -> None:
+        """The recorder lost sight of a value."""
+        raise Contradiction(why[-1], OPEN)
+
+    def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
+        """A tensor."""
+        if self.types.setdefault(storage, dtype) != dtype:
+            raise Contradiction(f"storage {storage} has two types", OPEN)
+        self.memory.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
+
+    def source(self, reference: Reference, writes: int, kind: str, *rest: Any) -> None:
+        """A tensor that no operator made: data, a parameter, a number or a constant."""
+        tensor = self.memory.tensor(reference, writes)
+        shape, name = tensor.place[1], rest[0]
+        value: Value = Unfollowed(str(name))
+        if kind == "data" and rest[1] >= 0:
+            _, axis, owners, least = rest
+            each = shape[axis] // len(owners)
+            if len(set(owners)) != len(owners) or min(owners) < 0 or each * len(owners) != shape[axis]:
+                raise Contradiction("data whose rows are not those of its samples")
+            term = self.laws.make("data", (name, tensor.dtype, least), (), (*shape[:axis], each, *shape[axis + 1 :]))
+            self.laws.traits[term] = least
+            value = Contents({(term, owner): Fraction(1) for owner in owners}, axis, each)
+        elif kind == "parameter":
+            if name in self.versions:
+                raise Contradiction(f"{name} is made twice")
+            self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
+        elif kind in ("number", "constant"):
+            value = self.laws.number(Fraction(name)) if kind == "number" else self.laws.leaf(kind, name, shape)
+        there = {} if kind in ("data", "parameter") else self.memory.held[tensor.storage]
+        made = any(isinstance(one, Contents) and one.owned for one in there.values())
+        if made or (self.memory.versions[tensor.storage] and not writes):
+            raise Contradiction("something that is no operator writes over what one made")
+        self.memory.rises([tensor] * bool(writes))
+        self.memory.write(tensor, value)
+
+    def operator(
+        self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], written: list[Any]
+    ) -> None:
+        """An operator. One on lists of tensors is the same operator on each."""
+        self.counts[full] += 1
+        name = full.partition(".")[0].removeprefix("unsafe_")
+        listed = name.startswith("_foreach_")
+        inside = name.endswith("_") and not name.endswith("__") and (listed or isinstance(args[0], dict))
+        name = name.removeprefix("_foreach_").removesuffix("_" if inside else "")
+        count = len(args[0]) if listed else 1
+        calls = [
+            [a[i] if listed and isinstance(a, list) and len(a) == count else a for a in args] for i in range(count)
+        ]
+        for one in references([args, named]):
+            self.memory.tensor(one)
+        targets = [self.memory.named(own[0]) for own in calls] if inside else []
+        others = [self.memory.tensor(one) for one in written]
+        there = [t.storage for t in others]
+        if there != [t.storage for t in targets]:
+            name = full
+        made = targets or [t for t in map(self.memory.named, results) if t.storage not in there]
+        if not inside and any(t.storage in self.memory.versions for t in made):
+            whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
+            apart = any(one.storage != whole.storage or not within(one.place, whole.place) for one in parts)
+            if apart or (name in LAWS and name != "expand"):
+                raise Contradiction(f"the result of {full} does not lie where it has to")
+            if name in BITS:
+                raise Contradiction(f"{full} gives a tensor another meaning", OPEN)
+            return
+        found = [
+            value
+            for own, outs in zip(calls, [[one] for one in made] if listed else [made], strict=True)
+            for value in self.values(name, own, named, outs)
+        ]
+        self.memory.rises([*made, *others])
+        for other in others if name == full else ():
+            self.memory.write(other, Unfollowed(full))
+        for tensor, value in zip(made, found, strict=True):
+            self.memory.write(tensor, value)
+            if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
+                every = [value, *self.laws.aggregates(term for term, _ in value.items)]
+                size = self.run["micro_batch_size"]
+                if len({owner // size for one in every for owner in one.owners if owner >= 0}) > 1:
+                    self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
+
+    def values(self, name: str, args: list[Any], named: dict[str, Any], made: list[TensorRecord]) -> list[Value]:
+        """What an operator makes."""
+        own = [self.memory.tensor(one) for one in references([args, named])]
+        if name == "copy":
+            own, name = own[1:], "copy" if own[1].place[1] == own[0].place[1] else "expand"
+        kinds = {t.dtype for t in (*own, *made)}
+        if name in SAME and len(kinds) > 1 and any("float" not in kind for kind in kinds):
+            name = "cast"
+        shapes, outs = [t.place[1] for t in own], [t.place[1] for t in made]
+        try:
+            held = [] if name in FILLED else [self.memory.read(t) for t in own]
+            self.numbers += name == "_local_scalar_dense" and held[0].owned
+            return [*self.laws.result(OperatorCall(name, held, shapes, args, named, outs))]
+        except Unfollowed as found:
+            return [found] * len(outs)
+
+    # Backward passes and optimizer steps
+
+    def held(self, gradients: list[Any]) -> list[tuple[str, Items]]:
+        """The terms of gradients, as far as they are known."""
+        found = []
+        for name, reference in gradients:
+            with suppress(Unfollowed):
+                found.append((name, self.memory.sum_of(reference).items))
+        return found
+
+    def backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
+        """A backward pass begins: how its loss weighs each sample."""
+        if self.weights is not None:
+            raise Contradiction("a backward pass inside of another, or without its end", OPEN)
+        self.weights, self.before = {}, dict(self.held(gradients))
+        for root, seed in zip(roots, seeds or [None] * len(roots), strict=True):
+            try:
+                value = self.memory.sum_of(root)
+                factor = Fraction(1) if seed is None else self.laws.plain(self.memory.sum_of(seed))
+            except Unfollowed as found:
+                self.unknown(found)
+                continue
+            for (term, owner), by in value.items.items():
+                if owner < 0 or owner in self.weights or factor is None or value.factor:
+                    self.unknown("a loss that is no plain sum with one term of each sample", *VALUES)
+                self.weights[owner] = by * (factor or 0)
+                self.losses.add(self.laws.traits.get(term, ""))
+
+    def after(self, gradients: list[Any], returned: list[Any]) -> None:
+        """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
+        if self.weights is None:
+            raise Contradiction("the end of no backward pass", OPEN)
+        for name, items in self.held([*gradients, *(("", one) for one in returned)]):
+            for (term, owner), by in items.items():
+                gain = by - self.before.get(name, {}).get((term, owner), Fraction(0))
+                if gain and self.weights.get(owner):
+                    self.gained.add(name)
+                    for key in {(name, term), ("", term)}:
+                        self.shares[key].add(gain / self.weights[owner])
+        self.window |= self.weights.keys()
+        self.weights = None
+
+    def step(self, optimizer: int, rows: list[Any]) -> None:
+        """An optimizer steps: what its gradients are made of."""
+        at, size, sums = len(self.steps), self.run["accum_steps"] * self.run["micro_batch_size"], dict[str, Contents]()
+        last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
+        if optimizer or self.weights is not None or at >= self.run["windows"] + bool(self.run["tail"]):
+            raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
+        lost = []
+        for name, version, *grads in rows:
+            if self.versions.get(name, 0) != version:
+                raise Contradiction(f"{name} is stepped at version {version}")
+            try:
+                if grads:
+                    sums[name] = self.memory.sum_of(grads[0])
+                elif name in self.gained:
+                    self.note(REFUSED, f"the gradient of {name} is not handed on")
+            except Unfollowed as found:
+                lost.append(found)
+        self.clipped(sums)
+        self.steps.append(self.weighed(sums, set(range(at * size, at * size + last)), lost))
+        self.gained, self.window = set(), set()
+
+    def weighed(self, sums: dict[str, Contents], window: set[int], lost: list[Unfollowed]) -> dict[int, Fraction]:
+        """The weight of each sample in the gradients of a window, and what keeps them from having one."""
+        what, missing, found = f"window {len(self.steps) + 1}", set[int](), dict[int, set[Fraction]]()
+        every = [(name, term, own) for name, value in sums.items() for term, own in by_term(value.items).items()]
+        made = {self.laws.keys[term][:2] for term in self.laws.below(term for _, term, _ in every)}
+        older = {one for kind, one in made if kind == "parameter"} - set(self.versions.items())
+        if older:
+            self.note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
+        for why in lost:
+            self.unknown(why)
+        if any(SEVERAL in own for _, _, own in every):
+            self.unknown(f"a gradient of {what} has a function of several samples", *VALUES)
+        for name, term, own in every:
+            shares = self.shares.get((name, term)) or self.shares.get(("", term)) or set()
+            inside, others = own.keys() & window, own.keys() - window
+            if NOBODY in own:
+                self.note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
+            elif others:
+                self.note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
+            elif len(shares) != 1:
+                self.note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
+            if inside and inside != window:
+                missing |= window - inside
+            for owner in inside:
+                found.setdefault(owner, set()).update(own[owner] / share for share in shares)
+        missing |= window - found.keys()
+        if missing:
+            self.note(REFUSED, f"a gradient of {what} lacks {shown(missing)}", DATA, EQUAL)
+            self.note(OPEN, f"{what} may have been zeroed inside", STALE)
+        weights = [by for own in found.values() for by in own]
+        if weights and min(weights) < (1 - NEAR) * max(weights):
+            self.note(REFUSED, f"the samples of {what} have several weights", EQUAL)
+        return {owner: min(by) for owner, by in found.items() if by}
+
+    def clipped(self, sums: dict[str, Contents]) -> None:
+        """Whether what scales gradients is made of whole gradients of the window."""
+        ours = {key: by for value in sums.values() for key, by in value.items.items()}
+        inside = self.laws.aggregates(term for term, owner in ours if owner == SEVERAL)
+        factors, used = {value.factor for value in (*sums.values(), *inside)}, set[tuple[int, int]]()
+        self.applied |= factors
+        for one in self.laws.aggregates(factors):
+            own = {key: by for key, by in one.items.items() if key[1] >= 0}
+            if any(owners.keys() != self.window for owners in by_term(own).values()):
+                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
+            elif len({by / ours[key] if key in ours else None for key, by in own.items()}) > 1:
+                self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
+            used |= own.keys()
+        if factors != {0} and (len(factors) > 1 or ours.keys() - used):
+            self.note(OPEN, "gradients are scaled by several numbers, or by one that is not made of all", CLIP, EQUAL)
+
+    def stepped(self, own: list[Any], rest: list[Any]) -> None:
+        """An optimizer has stepped: parameters and states are others."""
+        every = [*own, *(("", one) for one in rest)]
+        self.memory.rises(self.memory.named(one) for _, one in every)
+        for at, (name, one) in enumerate(every):
+            tensor = self.memory.tensor(one)
+            if name:
+                self.versions[name] = self.versions.get(name, 0) + 1
+            kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (len(self.steps), at))
+            self.memory.write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
+
+    def end(self, missing: int, laws: dict[str, int]) -> None:
+        """The last record: what was logged."""
+        self.ended = True
+        if missing or laws != dict(self.counts) or self.numbers > self.reads:
+            raise Contradiction(
+                "the log is not what its last record says, or no record says that Python reads a number"
+            )
+        if self.laws.scalars - self.applied:
+            self.note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
+        if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
+            self.note(REFUSED, f"{len(self.steps)} optimizer steps, and other windows")
+        sums = [(sum(by.values(), Fraction(0)), len(by)) for by in self.steps]
+        ones = [abs(whole - 1) <= NEAR for whole, _ in sums]
+        every = [abs(whole - number) <= NEAR * number for whole, number in sums]
+        if self.losses not in ({"mean"}, {"sum"}):
+            self.note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
+        elif not all(ones) and not (self.losses == {"sum"} and all(every)):
+            self.note(REFUSED, "the weights of a window do not add up to 1, nor a sum's to its samples", EQUAL)
+
+    def verdicts(self) -> list[tuple[str, str, str]]:
+        """Each obligation with its status, and why."""
+        rows = []
+        for name, found in self.found.items():
+            status = next((one for one in (REFUSED, OPEN) if one in found), ACCEPTED)
+            rows.append((name, status, found.get(status, OBLIGATIONS[name])))
+        return rows
+
+
+def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
+    """Sample to coefficient, for each term."""
+    found = defaultdict[int, dict[int, Fraction]](dict)
+    for (term, owner), by in items.items():
+        found[term][owner] = by
+    return found
+
+
+def references(value: Any) -> list[Reference]:
+    """The tensors in arguments, in order."""
+    return [{number: int(version)} for number, version in TENSOR.findall(json.dumps(value))]
+
+
+def shown(samples: set[int]) -> str:
+    """Samples in words."""
+    return "samples " + ", ".join(map(str, sorted(samples)[:8])) + (" ..." if len(samples) > 8 else "")
+
+
+def checked(data: bytes) -> StepChecker:
+    """Check a certificate. Raises Malformed."""
+    stream, made = zlib.decompressobj(), StepChecker()
+    try:
+        head, _, body = stream.decompress(data, MOST).partition(b"\n")
+        lines = body.decode().splitlines()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise Malformed(f"it is no certificate: {error}") from error
+    if not stream.eof or stream.unused_data or hashlib.sha256(body).hexdigest().encode() != head:
+        raise Malformed("it is cut, or its digest is not that of its records")
+    made.check(lines)
+    return made
+
+
+def main(words: Sequence[str]) -> int:
+    """Check the certificate of a file, and print a line for each obligation."""
+    try:
+        if len(words) != 1:
+            raise Malformed("give the path of one certificate")
+        made = checked(Path(words[0]).read_bytes())
+    except (OSError, Malformed) as error:
+        print(f"GP415: {error}\n  expected: a certificate that gradproof check --certificate wrote", file=sys.stderr)
+        return MALFORMED
+    rows = made.verdicts()
+    for name, status, why in rows:
+        print(f"{name:12} {status:12} {why}")
+    weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})
+    print(f"{len(made.steps)} windows, weights {', '.join(weights[:4])}; on this path Python read {made.reads} numbers")
+    return next(code for one, code in CODES.items() if any(status == one for _, status, _ in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
