@@ -18,11 +18,12 @@ import torch
 
 from gradproof.shadow.locations import NOWHERE, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.memory import geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY
-from gradproof.shadow.whole.unseen import call_site, parameters
+from gradproof.shadow.whole.unseen import call_site
 from gradproof.shadow.whole.values import Value
 
 FORMAT = "gradproof-step-log/1"
@@ -179,8 +180,8 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: log the gradients that it was handed."""
         super().before_step(optimizer)
-        rows = [[self.name(one), self.steps[self.name(one)]] for one in parameters(optimizer)]
-        for row, one in zip(rows, parameters(optimizer), strict=True):
+        rows = [[self.name(one), self.steps[self.name(one)]] for one in params_of(optimizer)]
+        for row, one in zip(rows, params_of(optimizer), strict=True):
             if one.grad is not None:
                 self._meet(one.grad, "gradient")
                 row.append(self.log.reference(one.grad))
@@ -190,7 +191,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters have another version, and what else it wrote is a state."""
         super().after_step(optimizer)
-        own, log = {id(one): one for one in parameters(optimizer)}, self.log
+        own, log = {id(one): one for one in params_of(optimizer)}, self.log
         rest = [t for t in self.renewing.values() if id(t) not in own]
         log.writes([*own.values(), *rest])
         self.steps.update(map(self.name, own.values()))
