@@ -5,43 +5,31 @@ each optimizer step: with which exact weight each sample is in it. It has laws o
 standard library alone. It believes nothing that it can work out: each argument has to be what an earlier record made,
 in the version that is meant, and a claim has to be what follows.
 
-Exit code 0: every obligation is accepted. 1: one is refused. 4: one is not checked. 2: the file is no certificate.
+Exit code 0: every obligation is confirmed. 1: one is refused. 4: one is not confirmed. 2: the file is no certificate.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradproof.evidence.step_laws import (
-    FILLED,
-    LAWS,
-    NOBODY,
-    SAME,
-    SEVERAL,
-    TENSOR,
-    Contents,
-    Items,
-    Laws,
-    OperatorCall,
-    Place,
-    Unfollowed,
-    dense,
-    span,
-)
+from gradproof.evidence import step_laws
+from gradproof.evidence.step_laws import LAWS, NOBODY, SAME, SEVERAL, Contents, Items, OperatorCall, Place, Unfollowed
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
-ACCEPTED, OPEN, REFUSED = "accepted", "not checked", "refused"
-CODES = {REFUSED: 1, OPEN: 4, ACCEPTED: 0}
+CONFIRMED, OPEN, REFUSED = "confirmed", "not confirmed", "refused"
+CODES = {REFUSED: 1, OPEN: 4, CONFIRMED: 0}
 MALFORMED = 2
 OBLIGATIONS = {
     DATA: "each sample is in the gradients of one window",
@@ -50,21 +38,16 @@ OBLIGATIONS = {
     WIDTH: "no sum over micro-batches is below fp32",
     CLIP: "no number that scales gradients is made of a part of a window",
 }
-VALUES = (DATA, EQUAL, STALE, CLIP)
 NEAR = Fraction(1, 2**20)
 """A constant of Python's may be a rounded number: 1/3 is."""
-MOST = 2**30
-"""Bytes of a log."""
+MOST, DIGITS = 2**28, 2**12
+"""Bytes of a log, and bits of a number."""
+NUMBER = re.compile(r"-?\d{1,999}(/\d{1,999})?")
 BITS = ("_neg_view", "_conj")
 """Views that do not hold what lies there."""
 NARROW = ("float16", "bfloat16", "float8")
 Reference = dict[str, int]
 Value = Contents | Unfollowed
-
-
-def within(part: Place, whole: Place) -> bool:
-    """Whether the elements of one tensor lie between the first and the last of another."""
-    return whole[0] <= part[0] and part[0] + span(part) <= whole[0] + span(whole)
 
 
 class Malformed(Exception):
@@ -90,22 +73,20 @@ class TensorRecord(NamedTuple):
 class LoggedMemory:
     """The tensors of the log, how often each storage was written, and what it holds by place, the newest last."""
 
-    def __init__(self, laws: Laws) -> None:
+    def __init__(self, laws: step_laws.Laws) -> None:
         self.laws = laws
         self.tensors: list[TensorRecord] = []
         self.versions: dict[int, int] = {}
         self.held: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
 
-    def named(self, reference: Reference) -> TensorRecord:
-        """The tensor of a reference, in whatever version."""
-        (number,) = reference
-        return self.tensors[int(number)]
-
-    def tensor(self, reference: Reference, rise: int = 0) -> TensorRecord:
-        """The tensor of a reference. Raises Contradiction where another version is there."""
-        found, (version,) = self.named(reference), reference.values()
-        there = self.versions.setdefault(found.storage, 0)
-        if there + rise != version:
+    def tensor(self, reference: Reference, rise: int | None = 0) -> TensorRecord:
+        """The tensor of a reference. Raises Contradiction where another version is there; `rise` None: in whatever."""
+        ((number, version),) = reference.items()
+        if not number.isdecimal():
+            raise ValueError(number)
+        found = self.tensors[int(number)]
+        if rise is not None and self.versions.setdefault(found.storage, 0) + rise != version:
+            there = self.versions[found.storage]
             raise Contradiction(f"version {version} of storage {found.storage} is meant, and it is at {there}")
         return found
 
@@ -121,23 +102,27 @@ class LoggedMemory:
                 if isinstance(value, Unfollowed):
                     raise value
                 return self.laws.viewed(value, own, tensor.place)
-        raise Unfollowed("a tensor that no record made, or across several")
+        raise Unfollowed("a tensor that no record made is read, or one across several")
 
     def write(self, tensor: TensorRecord, value: Value) -> None:
         """A tensor holds a value now."""
         held, place = self.held[tensor.storage], tensor.place
+        if isinstance(value, Contents) and any(
+            max(abs(by.numerator), by.denominator) >> DIGITS for by in value.items.values()
+        ):
+            value = Unfollowed("a number has too many digits")
         for own in list(held):
-            if own == place or (dense(place) and within(own, place)):
+            if own == place or (step_laws.dense(place) and within(own, place)):
                 del held[own]
-            elif own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
-                held[own] = Unfollowed("a write to a part of a tensor")
+            elif own[0] < place[0] + step_laws.span(place) and place[0] < own[0] + step_laws.span(own):
+                held[own] = Unfollowed("a part of a tensor was written")
         held[place] = value
 
     def sum_of(self, reference: Reference) -> Contents:
         """What a gradient or a loss holds: rows of samples are none. Raises Unfollowed."""
         value = self.read(self.tensor(reference))
         if value.axis >= 0:
-            raise Unfollowed("rows of samples for a sum")
+            raise Unfollowed("rows of samples stand where a sum has to")
         return value
 
 
@@ -145,61 +130,59 @@ class StepChecker:
     """Reads the records in order, and judges each optimizer step."""
 
     def __init__(self) -> None:
-        self.laws = Laws()
+        self.laws = step_laws.Laws()
         self.memory = LoggedMemory(self.laws)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
         self.types: dict[int, str] = {}
-        self.reads, self.numbers = 0, 0
+        self.numbers = 0
         self.versions: dict[str, int] = {}
         self.weights: dict[int, Fraction] | None = None
         """In a backward pass, the weight of each sample in what it began at."""
         self.before: dict[str, Items] = {}
         self.shares: defaultdict[tuple[str, int], set[Fraction]] = defaultdict(set)
-        self.gained: set[str] = set()
+        self.gained: set[tuple[str, int]] = set()
         self.window: set[int] = set()
         self.losses: set[str] = set()
         self.applied: set[int] = set()
         self.steps: list[dict[int, Fraction]] = []
-        self.ended = self.blind = False
+        self.blind = False
 
-    def note(self, status: str, why: str, *names: str) -> None:
-        """Something that keeps obligations from being accepted; no reason to refuse where a value is not known."""
+    def note(self, status: str, why: object, *names: str) -> None:
+        """Something that keeps obligations from being confirmed; no reason to refuse where a value is not known."""
         for name in names or OBLIGATIONS:
-            self.found[name].setdefault(OPEN if self.blind else status, why)
+            self.found[name].setdefault(OPEN if self.blind else status, str(why))
 
-    def unknown(self, why: object, *names: str) -> None:
+    def unknown(self, why: object) -> None:
         """A value is not known."""
-        self.note(OPEN, str(why), *names)
+        self.note(OPEN, why)
         self.blind = True
 
     def check(self, lines: Sequence[str]) -> None:
         """Check every record. Raises Malformed for one that is none."""
         rules: dict[str, Callable[..., None]] = {
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
-            "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end, "read": self.read,
-            "hook": lambda at: self.unknown(f"the user's code runs inside of a backward pass: {at}", *VALUES),
+            "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end,
+            "read": lambda *_: None, FORMAT: self.run.update, "lost": self.lost,
+            "hook": lambda at: self.unknown(f"code of yours runs inside of a backward pass: {at}"),
             "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
-            "lost": self.lost, FORMAT: self.run.update,
         }  # fmt: skip
         try:
             for number, line in enumerate(lines):
                 kind, *rest = json.loads(line)
-                if (kind == FORMAT) != (number == 0) or self.ended:
-                    raise Malformed(f"record {number} is out of place")
+                if (kind == FORMAT) != (number == 0) or self.kinds["end"]:
+                    raise Malformed(f"record {number} is out of place, or of another version of the format")
+                self.kinds[kind] += 1
                 rules[kind](*([rest[0] - number, *rest[1:]] if kind == "end" else rest))
         except Contradiction as found:
             self.found = {name: {found.status: f"record {number}: {found}"} for name in OBLIGATIONS}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
-            raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {found}") from found
+            raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {str(found)[:80]}") from found
         else:
-            if not self.ended:
+            if not self.kinds["end"]:
                 raise Malformed("the last record is missing")
-
-    def read(self, at: str, how: str) -> None:
-        """Python has read numbers."""
-        self.reads += 1
 
     def lost(self, *why: str) -> None:
         """The recorder lost sight of a value."""
@@ -209,13 +192,15 @@ class StepChecker:
         """A tensor."""
         if self.types.setdefault(storage, dtype) != dtype:
             raise Contradiction(f"storage {storage} has two types", OPEN)
+        if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
+            raise ValueError("a tensor lies nowhere")
         self.memory.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
 
     def source(self, reference: Reference, writes: int, kind: str, *rest: Any) -> None:
         """A tensor that no operator made: data, a parameter, a number or a constant."""
         tensor = self.memory.tensor(reference, writes)
         shape, name = tensor.place[1], rest[0]
-        value: Value = Unfollowed(str(name))
+        value: Value = Unfollowed(name)
         if kind == "data" and rest[1] >= 0:
             _, axis, owners, least = rest
             each = shape[axis] // len(owners)
@@ -228,8 +213,10 @@ class StepChecker:
             if name in self.versions:
                 raise Contradiction(f"{name} is made twice")
             self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
-        elif kind in ("number", "constant"):
-            value = self.laws.number(Fraction(name)) if kind == "number" else self.laws.leaf(kind, name, shape)
+        elif kind == "number" and NUMBER.fullmatch(name):
+            value = self.laws.number(Fraction(name))
+        elif kind == "constant":
+            value = self.laws.leaf(kind, name, shape)
         there = {} if kind in ("data", "parameter") else self.memory.held[tensor.storage]
         made = any(isinstance(one, Contents) and one.owned for one in there.values())
         if made or (self.memory.versions[tensor.storage] and not writes):
@@ -252,19 +239,19 @@ class StepChecker:
         ]
         for one in references([args, named]):
             self.memory.tensor(one)
-        targets = [self.memory.named(own[0]) for own in calls] if inside else []
+        targets = [self.memory.tensor(own[0], None) for own in calls] if inside else []
         others = [self.memory.tensor(one) for one in written]
         there = [t.storage for t in others]
         if there != [t.storage for t in targets]:
             name = full
-        made = targets or [t for t in map(self.memory.named, results) if t.storage not in there]
+        made = targets or [t for t in (self.memory.tensor(one, None) for one in results) if t.storage not in there]
         if not inside and any(t.storage in self.memory.versions for t in made):
             whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
             apart = any(one.storage != whole.storage or not within(one.place, whole.place) for one in parts)
             if apart or (name in LAWS and name != "expand"):
                 raise Contradiction(f"the result of {full} does not lie where it has to")
             if name in BITS:
-                raise Contradiction(f"{full} gives a tensor another meaning", OPEN)
+                raise Contradiction(f"operator {full} gives a tensor another meaning", OPEN)
             return
         found = [
             value
@@ -273,7 +260,7 @@ class StepChecker:
         ]
         self.memory.rises([*made, *others])
         for other in others if name == full else ():
-            self.memory.write(other, Unfollowed(full))
+            self.memory.write(other, Unfollowed(f"operator {full} has no law in the checker"))
         for tensor, value in zip(made, found, strict=True):
             self.memory.write(tensor, value)
             if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
@@ -285,16 +272,22 @@ class StepChecker:
     def values(self, name: str, args: list[Any], named: dict[str, Any], made: list[TensorRecord]) -> list[Value]:
         """What an operator makes."""
         own = [self.memory.tensor(one) for one in references([args, named])]
+        law = LAWS.get(name)
         if name == "copy":
             own, name = own[1:], "copy" if own[1].place[1] == own[0].place[1] else "expand"
         kinds = {t.dtype for t in (*own, *made)}
-        if name in SAME and len(kinds) > 1 and any("float" not in kind for kind in kinds):
+        other = len(kinds) > 1 and any("float" not in kind for kind in kinds)
+        if other and (name in SAME or name == "expand"):
             name = "cast"
         shapes, outs = [t.place[1] for t in own], [t.place[1] for t in made]
+        fills = name in step_laws.FILLED or name in step_laws.GIVEN
+        rounds = any("float" in t.dtype for t in own) and any("float" not in t.dtype for t in made)
         try:
-            held = [] if name in FILLED else [self.memory.read(t) for t in own]
+            if rounds and law is not None and (law.linear or law.joint):
+                raise Unfollowed(f"operator {name} makes whole numbers of others")
+            held = [] if fills else [self.memory.read(t) for t in own]
             self.numbers += name == "_local_scalar_dense" and held[0].owned
-            return [*self.laws.result(OperatorCall(name, held, shapes, args, named, outs))]
+            return [*self.laws.result(OperatorCall(name, held, [] if fills else shapes, args, named, outs))]
         except Unfollowed as found:
             return [found] * len(outs)
 
@@ -322,7 +315,7 @@ class StepChecker:
                 continue
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in self.weights or factor is None or value.factor:
-                    self.unknown("a loss that is no plain sum with one term of each sample", *VALUES)
+                    self.unknown("a loss is no plain sum with one term of each sample")
                 self.weights[owner] = by * (factor or 0)
                 self.losses.add(self.laws.traits.get(term, ""))
 
@@ -334,7 +327,7 @@ class StepChecker:
             for (term, owner), by in items.items():
                 gain = by - self.before.get(name, {}).get((term, owner), Fraction(0))
                 if gain and self.weights.get(owner):
-                    self.gained.add(name)
+                    self.gained.add((name, term))
                     for key in {(name, term), ("", term)}:
                         self.shares[key].add(gain / self.weights[owner])
         self.window |= self.weights.keys()
@@ -346,49 +339,50 @@ class StepChecker:
         last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
         if optimizer or self.weights is not None or at >= self.run["windows"] + bool(self.run["tail"]):
             raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
-        lost = []
         for name, version, *grads in rows:
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
             try:
                 if grads:
                     sums[name] = self.memory.sum_of(grads[0])
-                elif name in self.gained:
-                    self.note(REFUSED, f"the gradient of {name} is not handed on")
             except Unfollowed as found:
-                lost.append(found)
+                self.unknown(found)
+            if not grads and any(name == own for own, _ in self.gained):
+                self.note(REFUSED, f"the gradient of {name} is not handed on")
         self.clipped(sums)
-        self.steps.append(self.weighed(sums, set(range(at * size, at * size + last)), lost))
+        self.steps.append(self.weighed(sums, range(at * size, at * size + last)))
         self.gained, self.window = set(), set()
 
-    def weighed(self, sums: dict[str, Contents], window: set[int], lost: list[Unfollowed]) -> dict[int, Fraction]:
+    def weighed(self, sums: dict[str, Contents], window: range) -> dict[int, Fraction]:
         """The weight of each sample in the gradients of a window, and what keeps them from having one."""
-        what, missing, found = f"window {len(self.steps) + 1}", set[int](), dict[int, set[Fraction]]()
+        what, found = f"window {len(self.steps) + 1}", dict[int, set[Fraction]]()
         every = [(name, term, own) for name, value in sums.items() for term, own in by_term(value.items).items()]
         made = {self.laws.keys[term][:2] for term in self.laws.below(term for _, term, _ in every)}
         older = {one for kind, one in made if kind == "parameter"} - set(self.versions.items())
         if older:
             self.note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
-        for why in lost:
-            self.unknown(why)
         if any(SEVERAL in own for _, _, own in every):
-            self.unknown(f"a gradient of {what} has a function of several samples", *VALUES)
+            self.unknown(f"a gradient of {what} has a function of several samples")
+        gone = self.gained - {(own, term) for name, term, _ in every for own in (name, "")}
+        for name in sorted({name for name, _ in gone if name in sums or not name})[:1]:
+            self.note(OPEN, f"a gradient of {what} has not all that backward passes added: {name}", DATA, EQUAL)
+        lacking = list[dict[int, Any]]()
         for name, term, own in every:
             shares = self.shares.get((name, term)) or self.shares.get(("", term)) or set()
-            inside, others = own.keys() & window, own.keys() - window
+            inside, others = [one for one in own if one in window], [one for one in own if one not in window]
             if NOBODY in own:
                 self.note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
             elif others:
                 self.note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
             elif len(shares) != 1:
                 self.note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
-            if inside and inside != window:
-                missing |= window - inside
+            lacking += [own] * (0 < len(inside) < len(window))
             for owner in inside:
                 found.setdefault(owner, set()).update(own[owner] / share for share in shares)
-        missing |= window - found.keys()
-        if missing:
-            self.note(REFUSED, f"a gradient of {what} lacks {shown(missing)}", DATA, EQUAL)
+        lacking += [found] * (len(found) < len(window))
+        for own in lacking[:1]:
+            missing = islice((one for one in window if one not in own), 9)
+            self.note(REFUSED, f"a gradient of {what} lacks {shown([*missing])}", DATA, EQUAL)
             self.note(OPEN, f"{what} may have been zeroed inside", STALE)
         weights = [by for own in found.values() for by in own]
         if weights and min(weights) < (1 - NEAR) * max(weights):
@@ -414,7 +408,7 @@ class StepChecker:
     def stepped(self, own: list[Any], rest: list[Any]) -> None:
         """An optimizer has stepped: parameters and states are others."""
         every = [*own, *(("", one) for one in rest)]
-        self.memory.rises(self.memory.named(one) for _, one in every)
+        self.memory.rises(self.memory.tensor(one, None) for _, one in every)
         for at, (name, one) in enumerate(every):
             tensor = self.memory.tensor(one)
             if name:
@@ -424,15 +418,12 @@ class StepChecker:
 
     def end(self, missing: int, laws: dict[str, int]) -> None:
         """The last record: what was logged."""
-        self.ended = True
-        if missing or laws != dict(self.counts) or self.numbers > self.reads:
-            raise Contradiction(
-                "the log is not what its last record says, or no record says that Python reads a number"
-            )
+        if missing or laws != dict(self.counts) or self.numbers > self.kinds["read"]:
+            raise Contradiction("the records are not those that the last one counts, or Python read more numbers")
         if self.laws.scalars - self.applied:
             self.note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
-            self.note(REFUSED, f"{len(self.steps)} optimizer steps, and other windows")
+            self.note(REFUSED if self.steps else OPEN, f"{len(self.steps)} optimizer steps, and other windows")
         sums = [(sum(by.values(), Fraction(0)), len(by)) for by in self.steps]
         ones = [abs(whole - 1) <= NEAR for whole, _ in sums]
         every = [abs(whole - number) <= NEAR * number for whole, number in sums]
@@ -445,9 +436,14 @@ class StepChecker:
         """Each obligation with its status, and why."""
         rows = []
         for name, found in self.found.items():
-            status = next((one for one in (REFUSED, OPEN) if one in found), ACCEPTED)
+            status = next((one for one in CODES if one in found), CONFIRMED)
             rows.append((name, status, found.get(status, OBLIGATIONS[name])))
         return rows
+
+
+def within(part: Place, whole: Place) -> bool:
+    """Whether the elements of one tensor lie between the first and the last of another."""
+    return whole[0] <= part[0] and part[0] + step_laws.span(part) <= whole[0] + step_laws.span(whole)
 
 
 def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
@@ -460,10 +456,10 @@ def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
 
 def references(value: Any) -> list[Reference]:
     """The tensors in arguments, in order."""
-    return [{number: int(version)} for number, version in TENSOR.findall(json.dumps(value))]
+    return [{number: int(version)} for number, version in step_laws.TENSOR.findall(json.dumps(value))]
 
 
-def shown(samples: set[int]) -> str:
+def shown(samples: Collection[int]) -> str:
     """Samples in words."""
     return "samples " + ", ".join(map(str, sorted(samples)[:8])) + (" ..." if len(samples) > 8 else "")
 
@@ -493,9 +489,10 @@ def main(words: Sequence[str]) -> int:
         return MALFORMED
     rows = made.verdicts()
     for name, status, why in rows:
-        print(f"{name:12} {status:12} {why}")
+        print(f"{name:12} {status:14} {why}")
     weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})
-    print(f"{len(made.steps)} windows, weights {', '.join(weights[:4])}; on this path Python read {made.reads} numbers")
+    known = f"{len(made.steps)} windows, weights {', '.join(weights[:4]) or 'not known'}"
+    print(f"{known}; on this path Python read {made.kinds['read']} numbers")
     return next(code for one, code in CODES.items() if any(status == one for _, status, _ in rows))
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 NOBODY, SEVERAL = -1, -2
@@ -30,8 +30,7 @@ class Unfollowed(Exception):
     """A value that no law gives, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(NamedTuple):
     """What a tensor holds: a sum of terms, each of one sample, of none or of several, all times the term `factor`.
 
     Where there is an `axis`, the samples lie along it in order, `each` rows each, with one term and one coefficient.
@@ -48,13 +47,13 @@ class Contents:
         return self.factor != 0 or any(owner != NOBODY for _, owner in self.items)
 
     @property
-    def owners(self) -> tuple[int, ...]:
+    def owners(self) -> list[int]:
         """The samples, in order."""
-        return tuple(owner for _, owner in self.items)
+        return [owner for _, owner in self.items]
 
     def times(self, by: Fraction) -> Contents:
         """The same, times a number."""
-        return replace(self, items={key: own * by for key, own in self.items.items()}) if by else ZERO
+        return self._replace(items={key: own * by for key, own in self.items.items()}) if by else ZERO
 
 
 ZERO = Contents({})
@@ -74,11 +73,6 @@ class OperatorCall(NamedTuple):
         """An argument by its place or its name."""
         return self.args[at] if at < len(self.args) else self.named.get(name, default)
 
-    @property
-    def form(self) -> str:
-        """The arguments without the tensors."""
-        return TENSOR.sub("[]", json.dumps([self.args, self.named]))
-
 
 def span(place: Place) -> int:
     """Elements from the first to the last of a tensor, both included."""
@@ -89,9 +83,6 @@ def dense(place: Place) -> bool:
     """Whether a tensor has every element from its first to its last, once."""
     rows = sorted((by, n) for n, by in zip(place[1], place[2], strict=True) if n != 1)
     return all(by == prod(n for _, n in rows[:at]) for at, (by, _) in enumerate(rows))
-
-
-SMALL, LARGE = "abcdefghij", "QRSTUVWXYZ"
 
 
 class SampleLaw(NamedTuple):
@@ -122,12 +113,12 @@ class SampleLaw(NamedTuple):
             skip = rank - (len(shape) - len(text) + 1)
             if text[0] == "|":
                 kept = [at for at in range(rank) if skip <= 0 or at not in large]
-                text = "".join(LARGE[at] if at in large else SMALL[at] for at in kept)
+                text = "".join("X" if at in large else ascii_lowercase[at] for at in kept)
             elif text[0] == ".":
-                lead = "".join(SMALL[at] if shape[at - skip] == sizes[at] else "1" for at in range(skip, rank))
-                text = lead + text[1:]
+                lead = [ascii_lowercase[at] if shape[at - skip] == sizes[at] else "1" for at in range(skip, rank)]
+                text = "".join(lead) + text[1:]
             if len(text) < len(shape):
-                raise Unfollowed(f"{c.name} of other shapes")
+                raise Unfollowed(f"operator {c.name} was called with shapes that its law does not know")
             found.append(text[len(text) - len(shape) :])
         return found[: len(c.shapes)], found[len(c.shapes) :]
 
@@ -140,14 +131,15 @@ hardtanh softplus cast mse_loss smooth_l1_loss huber_loss
 """
 LINEAR = """
 threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward
-hardtanh_backward softplus_backward native_dropout_backward mse_loss_backward div neg expand
+hardtanh_backward softplus_backward native_dropout_backward mse_loss_backward smooth_l1_loss_backward
+huber_loss_backward div neg expand
 """
 LAWS = {
     **dict.fromkeys(OF_ELEMENTS.split(), SampleLaw(".->.")),
     **dict.fromkeys(LINEAR.split(), SampleLaw(".->.", (0,))),
     "mul": SampleLaw(".->.", (0, 1)),
     **dict.fromkeys(("add", "sub"), SampleLaw(".->.", joint=True)),
-    "cat": SampleLaw("|->|", joint=True, dim=1),
+    **dict.fromkeys(("cat", "stack"), SampleLaw("|->|", joint=True, dim=1)),
     **dict.fromkeys(("_softmax", "_log_softmax"), SampleLaw("|->|", dim=1)),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), SampleLaw("|->|", (0,), dim=2)),
     **dict.fromkeys(("select_backward", "slice_backward"), SampleLaw("|->|", (0,), dim=2)),
@@ -164,11 +156,18 @@ LAWS = {
     FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX"),
     f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,)),
 }
-REDUCTIONS = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "nll_loss_forward": 3, "mse_loss_backward": 3}
-REDUCTIONS["nll_loss_backward"] = 4
+REDUCTIONS = {
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), 2),
+    **dict.fromkeys(("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "nll_loss_forward"), 3),
+    "nll_loss_backward": 4,
+}
 """Where the reduction of a loss stands: 0 none, 1 mean (the default), 2 sum."""
 LABELS = {"nll_loss_forward": 1, "nll_loss_backward": 2}
 """Where labels stand. Weights of classes come next, and two further on the label that is ignored."""
+NORMED = {"native_layer_norm": 1, "native_layer_norm_backward": 2}
+"""Where the sizes stand that are normalised over. The laws know one."""
+MIXING = {"embedding_dense_backward": 4, FLASH: 3, f"{FLASH}_backward": 6}
+"""Where an argument stands that has to be false or 0: words are counted over samples, or attention drops some."""
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
 GIVEN = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
 """The place of the number that fills the result."""
@@ -196,7 +195,7 @@ class Laws:
         if key not in self.known:
             self.known[key] = len(self.keys)
             self.keys.append(key)
-            if name == "view" and key[2][0] in self.traits:
+            if name in ("view", "stack") and key[2][0] in self.traits:
                 self.traits[self.known[key]] = self.traits[key[2][0]]
         return self.known[key]
 
@@ -243,62 +242,68 @@ class Laws:
         """The sums over samples that terms are functions of."""
         return [self.sums[term] for term in sorted(self.below(terms) & self.sums.keys())]
 
-    def result(self, c: OperatorCall) -> list[Contents]:
-        """The values of the results of an operator. Raises Unfollowed."""
-        name, first = c.name, c.values[0] if c.values else ZERO
+    def simple(self, c: OperatorCall) -> list[Contents] | None:
+        """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
+        name = c.name
         if name in FILLED or name in GIVEN:
             by = FILLED[name] if name in FILLED else c.arg(GIVEN[name], "value")
             if not isinstance(by, int | float):
-                raise Unfollowed(f"{name} of no number")
+                raise Unfollowed(f"operator {name} fills a tensor with no plain number")
             return [self.number(by) if isfinite(by) else self.leaf("full", str(by), c.outs[0])]
-        if name.startswith(("empty", "new_empty")):
-            raise Unfollowed(f"{name} makes memory that nothing was written to")
-        if name in ("add", "sub", "mul", "div") and len(c.values) == 1:
-            c = c._replace(values=[first, self.number(c.args[1])], shapes=[*c.shapes, ()])
         if name in SAME:
-            return [first]
-        plain = self.added(c) if name in ("add", "sub") else self.multiplied(c) if name in ("mul", "div") else None
-        if plain is not None:
-            return [plain]
-        law = LAWS.get(name)
-        if all(value.axis < 0 for value in c.values):
-            kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
-            owned = [at for at, value in enumerate(c.values) if value.owned]
-            alone = owned[0] if len(owned) == 1 and law is not None and owned[0] in law.linear else len(kids)
-            whole = Contents({(self.one, SEVERAL if owned else NOBODY): Fraction(1)})
-            value, found = [*c.values, whole][alone], []
-            for at, shape in enumerate(c.outs):
-                items = Items()
-                for (term, owner), by in value.items.items():
-                    own = [*kids[:alone], term, *kids[alone + 1 :]]
-                    items[self.make(name, (at, c.form, *c.shapes), own, shape), owner] = by
-                found.append(Contents(items, factor=value.factor))
-            return found
-        if law is None:
-            raise Unfollowed(name)
-        return self.applied(c, law)
+            return c.values
+        if name in ("add", "sub", "mul", "div"):
+            if len(c.args) != 2 or c.named.get("rounding_mode"):
+                raise Unfollowed(f"operator {name} was called in a way that its law does not know")
+            if len(c.values) == 1:
+                c = c._replace(values=[*c.values, self.number(c.args[1])], shapes=[*c.shapes, ()])
+            return self.added(c) if name in ("add", "sub") else self.multiplied(c)
+        return self.beside(c) if name in ("cat", "stack") else None
 
-    def applied(self, c: OperatorCall, law: SampleLaw) -> list[Contents]:
-        """An operator on rows of samples, by its law."""
+    def result(self, c: OperatorCall) -> list[Contents]:
+        """The values of the results of an operator. Raises Unfollowed."""
+        plain, law = self.simple(c), LAWS.get(c.name)
+        if plain is not None:
+            return plain
+        form = TENSOR.sub("[]", json.dumps([c.args, c.named]))
+        if any(value.axis >= 0 for value in c.values):
+            if law is None:
+                raise Unfollowed(f"operator {c.name} has no law in the checker")
+            return self.applied(c, law, form)
+        kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
+        owned = [at for at, value in enumerate(c.values) if value.owned]
+        alone = owned[0] if len(owned) == 1 and law is not None and owned[0] in law.linear else len(kids)
+        whole = Contents({(self.one, SEVERAL if owned else NOBODY): Fraction(1)})
+        value, found = [*c.values, whole][alone], []
+        for at, shape in enumerate(c.outs):
+            items = Items()
+            for (term, owner), by in value.items.items():
+                own = [*kids[:alone], term, *kids[alone + 1 :]]
+                items[self.make(c.name, (at, form, *c.shapes), own, shape), owner] = by
+            found.append(Contents(items, factor=value.factor))
+        return found
+
+    def applied(self, c: OperatorCall, law: SampleLaw, form: str) -> list[Contents]:
+        """An operator on rows of samples, by its law. Raises Unfollowed where it is not one on the rows of each."""
         ins, outs = law.letters(c)
         first = next(at for at, value in enumerate(c.values) if value.axis >= 0)
         letter, owners = ins[first][c.values[first].axis], c.values[first].owners
-        self.apart(c, ins, outs, letter, owners)
+        average = c.name == "mean" or (c.name in REDUCTIONS and c.arg(REDUCTIONS[c.name], "reduction", 1) == 1)
+        values = self.apart(c, ins, outs, letter, average)
         linear = (0,) if c.name == "masked_fill" and c.arg(2) == 0 else law.linear
         lead, by, kids = next(iter(c.values[first].items.values())) if law.joint else Fraction(1), Fraction(1), []
-        for at, (value, shape) in enumerate(zip(c.values, c.shapes, strict=True)):
+        for at, (value, shape) in enumerate(zip(values, c.shapes, strict=True)):
             single = value.axis >= 0 or (len(value.items) == 1 and not value.factor)
             own = next(iter(value.items.values())) if single else Fraction(bool(value.items))
             kid = next(iter(value.items))[0] if single else self.named(value, shape)
             by *= own if at in linear else 1
             kids.append(kid if at in linear else self.scaled(own / lead, kid))
-        average = c.name == "mean" or (c.name in REDUCTIONS and c.arg(REDUCTIONS[c.name], "reduction", 1) == 1)
         made = []
-        for at, (text, shape) in enumerate(zip(outs, c.outs, strict=False)):
+        for at, (text, shape) in enumerate(zip(outs, c.outs, strict=True)):
             axis = text.find(letter)
             each = shape[axis] // len(owners) if axis >= 0 else 0
             part = shape if axis < 0 else (*shape[:axis], each, *shape[axis + 1 :])
-            term = self.make(c.name, (at, c.form), kids, part)
+            term = self.make(c.name, (at, form), kids, part)
             share = Fraction(1, len(owners) if average and (axis < 0 or c.name.endswith("_backward")) else 1)
             made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis, each))
             if axis < 0:
@@ -307,56 +312,86 @@ class Laws:
             made[1] = self.number(prod(c.shapes[1]))
         return made if by else [ZERO] * len(c.outs)
 
-    def apart(self, c: OperatorCall, ins: list[str], outs: list[str], letter: str, owners: tuple[int, ...]) -> None:
-        """Raises Unfollowed where an operator is not one operator on the rows of each sample."""
+    def apart(self, c: OperatorCall, ins: list[str], outs: list[str], letter: str, average: bool) -> list[Contents]:
+        """The arguments of an operator that does the same to the rows of each sample. Raises Unfollowed for others."""
+        (owners, *others) = [value.owners for value in c.values if value.axis >= 0]
         every = zip([*ins, *outs], [*c.shapes, *c.outs], strict=True)
         sizes = {shape[text.index(letter)] for text, shape in every if letter in text}
         fits = [
-            text[value.axis] == letter and value.owners == owners
+            text[value.axis] == letter
             if value.axis >= 0
             else not value.owned and (letter not in text or self.plain(value) is not None)
             for value, text in zip(c.values, ins, strict=True)
         ]
-        if not letter.islower() or len(sizes) != 1 or not all(fits):
-            raise Unfollowed(f"{c.name} does not keep samples apart")
-        if c.name in LABELS:
-            at = LABELS[c.name]
-            least = self.traits.get(next(iter(c.values[at].items))[0])
-            if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
-                raise Unfollowed(f"{c.name} with labels that may be ignored, or weights of classes")
+        mixing = c.name in MIXING and c.arg(MIXING[c.name])
+        several = c.name in NORMED and len(c.arg(NORMED[c.name])) != 1
+        if (
+            not letter.islower()
+            or len(sizes) != 1
+            or not all(fits)
+            or mixing
+            or several
+            or any(one != owners for one in others)
+        ):
+            raise Unfollowed(f"operator {c.name} does not keep samples apart")
+        if c.name not in LABELS:
+            return c.values
+        at = LABELS[c.name]
+        least, total = self.traits.get(next(iter(c.values[at].items), (0, 0))[0]), c.values[at + 1 :]
+        if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
+            raise Unfollowed(f"operator {c.name} has labels that may be ignored, or weights of classes")
+        if average and any(self.plain(one) != prod(c.shapes[at]) for one in total):
+            raise Unfollowed(f"operator {c.name} divides by something else than the number of labels")
+        return [*c.values[: at + 1], *(self.number(1) for _ in total)]
 
-    def added(self, c: OperatorCall) -> Contents | None:
+    def beside(self, c: OperatorCall) -> list[Contents] | None:
+        """Samples that are put beside each other, each once; None where the arguments are something else."""
+        dim = c.arg(1, "dim", 0) % max(len(c.outs[0]), 1)
+        owners = [owner for value in c.values for owner in value.owners]
+        same = {(term, by, value.factor) for value in c.values for (term, _), by in value.items.items()}
+        if len(same) != 1 or min(owners) < 0 or len(set(owners)) != len(owners):
+            return None
+        ((term, by, factor),) = same
+        stacked = c.name == "stack" and {len(value.items) for value in c.values} == {1}
+        each = {1} if stacked else {value.each for value in c.values if value.axis == dim}
+        if factor or len(each) != 1 or not (stacked or all(value.axis == dim for value in c.values)):
+            return None
+        term = self.make("stack", dim, (term,), c.outs[0][:dim] + c.outs[0][dim + 1 :]) if stacked else term
+        return [Contents({(term, owner): by for owner in owners}, dim, *each)]
+
+    def added(self, c: OperatorCall) -> list[Contents] | None:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
         right = right.times(Fraction(c.named.get("alpha", 1)) * (-1 if c.name == "sub" else 1))
-        for value, other, shape in ((left, right, c.shapes[0]), (right, left, c.shapes[1])):
-            if not other.items and (shape == out or self.plain(value) is not None):
-                return value
-        wide = all(shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes))
-        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor or not wide:
+        wide = [shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes)]
+        for value, other, fits in ((left, right, wide[0]), (right, left, wide[1])):
+            if not other.items and fits:
+                return [value]
+        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor or not all(wide):
             return None
-        items = dict[tuple[int, int], Fraction]()
-        for key, own in (*left.items.items(), *right.items.items()):
+        items = dict(left.items)
+        for key, own in right.items.items():
             items[key] = items.get(key, Fraction(0)) + own
-        return Contents({key: own for key, own in items.items() if own}, factor=left.factor)
+        return [Contents({key: own for key, own in items.items() if own}, factor=left.factor)]
 
-    def multiplied(self, c: OperatorCall) -> Contents | None:
+    def multiplied(self, c: OperatorCall) -> list[Contents] | None:
         """A product or quotient with a number, or with a scalar that is made of several samples; else None."""
         power = -1 if c.name == "div" else 1
-        if c.named.get("rounding_mode"):
-            raise Unfollowed("div that rounds")
         for at in (1,) if power < 0 else (1, 0):
             value, scalar = c.values[1 - at], c.values[at]
-            by, key = next(iter(scalar.items.values()), Fraction(0)), next(iter(scalar.items), (0, NOBODY))
             if c.shapes[1 - at] != c.outs[0] and self.plain(value) is None:
                 continue
-            if self.plain(scalar) is not None:
-                return value.times(by**power)
-            single = prod(c.shapes[at]) == len(scalar.items) == 1 and not scalar.factor and key[1] == SEVERAL
+            by = self.plain(scalar)
+            if by is not None and not by and power < 0:
+                raise Unfollowed("a division by zero")
+            if by is not None:
+                return [value.times(by**power)]
+            ((term, owner), by), *more = scalar.items.items()
+            single = prod(c.shapes[at]) == 1 and not more and not scalar.factor and owner == SEVERAL
             if single and value.axis < 0 and value.owned and not value.factor:
-                factor = key[0] if power > 0 else self.make("reciprocal", "", key[:1])
+                factor = term if power > 0 else self.make("reciprocal", "", (term,))
                 self.scalars.add(factor)
-                return replace(value.times(by**power), factor=factor)
+                return [value.times(by**power)._replace(factor=factor)]
         return None
 
     def viewed(self, value: Contents, whole: Place, part: Place) -> Contents:
@@ -365,25 +400,27 @@ class Laws:
         if part == whole:
             return value
         if not dense(whole) or 0 in own or (value.axis >= 0 and not strides[value.axis]):
-            raise Unfollowed("a part of a tensor with gaps")
+            raise Unfollowed("a part of a tensor with gaps is read")
         if self.plain(value) is not None:
             return value
         if value.axis < 0:
             at = (offset - start, strides, steps)
             items = {(self.make("view", at, (term,), own), owner): by for (term, owner), by in value.items.items()}
-            return replace(value, items=items)
+            return value._replace(items=items)
         row, rows = value.each * strides[value.axis], [*value.items.items()]
         block = row * len(rows)
         far, near = divmod(offset - start, block)
-        for axis in sorted(range(len(own)), key=lambda at: -steps[at]):
-            each = row // max(steps[axis], 1)
-            if not each or each * steps[axis] != row or own[axis] % each:
+        form = (far, near % row, *(divmod(by, block) for by in (*strides, *steps)))
+        for axis in (*sorted(range(len(own)), key=lambda at: -steps[at]), -1):
+            each = row // max(steps[axis], 1) if axis >= 0 else 0
+            if axis >= 0 and (not each or each * steps[axis] != row or own[axis] % each):
                 continue
-            first, last = near // row, near // row + own[axis] // each
-            left = (*own[:axis], each, *own[axis + 1 :])
+            first = near // row
+            last, left = (
+                (first + own[axis] // each, (*own[:axis], each, *own[axis + 1 :])) if each else (first + 1, own)
+            )
             reach = near % row + sum((n - 1) * by for n, by in zip(left, steps, strict=True) if by % block)
             if reach < row and last <= len(rows):
-                form = (far, near % row, *(divmod(by, block) for by in (*strides, *steps)))
                 made = self.make("view", form, rows[0][0][:1], left)
                 return Contents({(made, owner): by for (_, owner), by in rows[first:last]}, axis, each)
-        raise Unfollowed("a part of samples")
+        raise Unfollowed("a part of samples is read")

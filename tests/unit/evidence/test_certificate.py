@@ -1,4 +1,4 @@
-"""A certificate of a right loop is accepted; a wrong loop's is refused, and so is each that was tampered with."""
+"""A certificate of a right loop is confirmed; a wrong loop's is refused, and so is each that was tampered with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import nn
 
 from gradproof.core.errors import GradproofError
 from gradproof.evidence import certificate
-from gradproof.evidence.certificate import ACCEPTED, MALFORMED, OBLIGATIONS, OPEN, REFUSED, checked, main
+from gradproof.evidence.certificate import CONFIRMED, MALFORMED, OBLIGATIONS, OPEN, REFUSED, checked, main
 from gradproof.shadow.request import Request, function_of, load
 from gradproof.shadow.verify.check import logged
 from gradproof.shadow.whole.facts import Hints
@@ -41,9 +41,9 @@ WRONG: Mapping[str, tuple[str, ...]] = {
         ("", {"micro_batch": 1}),
     ],
 )  # fmt: skip
-def test_a_right_loop_is_accepted(bug: str, options: dict[str, Any]) -> None:
+def test_a_right_loop_is_confirmed(bug: str, options: dict[str, Any]) -> None:
     data = text(bug, **options)
-    assert statuses(data) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
+    assert statuses(data) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
     assert consistent(records_of(data)) == records_of(data), "the tests' own versions are those of the writer"
 
 
@@ -64,23 +64,23 @@ def test_the_weights_are_exact() -> None:
     assert [sorted(step) for step in steps] == [[*range(8)], [*range(8, 16)], [*range(16, 22)]]
 
 
-def test_a_gpt_is_accepted_and_without_1_over_n_refused() -> None:
+def test_a_gpt_is_confirmed_and_without_1_over_n_refused() -> None:
     """Embeddings, layer norm, attention, cross entropy, AdamW and clipping by norm."""
     loops = [whole_models.loop(lambda: whole_models.Gpt(layers=1), bug=bug) for bug in ("", "share")]
     found = [certificates.text_of(one, fake=True) for one in loops]
-    assert statuses(found[0]) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
-    assert statuses(found[1]) == dict.fromkeys(OBLIGATIONS, ACCEPTED) | {EQUAL: REFUSED}
+    assert statuses(found[0]) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
+    assert statuses(found[1]) == dict.fromkeys(OBLIGATIONS, CONFIRMED) | {EQUAL: REFUSED}
 
 
 @pytest.mark.parametrize("loop", ["plain", "plain_mlp", "plain_third", "plain_ema", "plain_master", "plain_checkpoint"])
-def test_the_loops_are_accepted(loop: str) -> None:
+def test_the_loops_are_confirmed(loop: str) -> None:
     path = LOOPS / f"{loop}.py"
     data = certificates.text_of(function_of(load(path), "train", str(path)), accum_steps=3, tail=2)
-    assert statuses(data) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
+    assert statuses(data) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
 
 
 @pytest.mark.parametrize("loop", ["plain", "plain_mlp"])
-def test_no_bug_of_the_loops_is_accepted(loop: str, tmp_path: Path) -> None:
+def test_no_bug_of_the_loops_is_confirmed(loop: str, tmp_path: Path) -> None:
     """Every bug of the catalogue that concerns an obligation, but for writes that no operator makes."""
     mutants = [one for one in MUTANTS if one.loop == loop and one.obligation in OBLIGATIONS]
     found = {}
@@ -92,7 +92,7 @@ def test_no_bug_of_the_loops_is_accepted(loop: str, tmp_path: Path) -> None:
             data = certificates.text_of(function_of(load(path), "train", str(path)), **options)
             found[mutant.name] = statuses(data)[mutant.obligation]
     assert len(found) > 15
-    assert {name: status for name, status in found.items() if status == ACCEPTED} == {}
+    assert {name: status for name, status in found.items() if status == CONFIRMED} == {}
 
 
 def test_labels_that_may_be_ignored_are_not_checked() -> None:
@@ -145,8 +145,8 @@ def test_what_the_checker_does_not_follow_is_not_checked(how: str) -> None:
     assert REFUSED not in found.values()
 
 
-def test_the_loop_of_these_tests_is_accepted_where_nothing_is_in_the_way() -> None:
-    assert statuses(certificates.text_of(lambda run: plain_loop(run, ""))) == dict.fromkeys(OBLIGATIONS, ACCEPTED)
+def test_the_loop_of_these_tests_is_confirmed_where_nothing_is_in_the_way() -> None:
+    assert statuses(certificates.text_of(lambda run: plain_loop(run, ""))) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
 
 
 # -- Records that were tampered with. Each kind is tried as it is, and with versions and counts made consistent again.
@@ -369,11 +369,11 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("tamper", TAMPERED, ids=lambda f: f.__name__)
-def test_a_tampered_certificate_is_not_accepted(tamper: Callable[[Records], None]) -> None:
+def test_a_tampered_certificate_is_not_confirmed(tamper: Callable[[Records], None]) -> None:
     bug, status, name = TAMPERED[tamper]
     records = records_of(text(bug))
     tamper(records)
-    assert set(statuses(sealed(records)).values()) != {ACCEPTED}
+    assert set(statuses(sealed(records)).values()) != {CONFIRMED}
     found = statuses(sealed(consistent(records)))
     assert found[name] == status, checked(sealed(consistent(records))).verdicts()
 
@@ -408,7 +408,7 @@ def test_whatever_a_record_holds_there_is_an_answer(seed: int) -> None:
         row[draw.randrange(len(row))] = draw.choice(
             [None, -1, 10**30, 0.5, "x", [], {}, [[]], {"0": 1}, {"9": "y"}, True]
         )
-        assert set(statuses(sealed(records)).values()) <= {ACCEPTED, OPEN, REFUSED, "malformed"}
+        assert set(statuses(sealed(records)).values()) <= {CONFIRMED, OPEN, REFUSED, "malformed"}
 
 
 def test_the_checker_needs_nothing_but_the_standard_library() -> None:
@@ -431,7 +431,7 @@ def test_check_writes_a_certificate_that_the_checker_accepts(tmp_path: Path) -> 
     checker = [sys.executable, "-m", "gradproof.evidence.certificate", str(path)]
     judged = subprocess.run(checker, capture_output=True, text=True, check=False)
     assert judged.returncode == 0
-    assert [line.split()[1] for line in judged.stdout.splitlines()[: len(OBLIGATIONS)]] == [ACCEPTED] * len(OBLIGATIONS)
+    assert [line.split()[1] for line in judged.stdout.splitlines()[: len(OBLIGATIONS)]] == [CONFIRMED] * len(OBLIGATIONS)
     assert len(judged.stdout.splitlines()) <= 12
 
 

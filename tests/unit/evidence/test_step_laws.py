@@ -79,11 +79,14 @@ EXAMPLES: Sequence[tuple[str, Callable[[], tuple[Any, ...]]]] = [
      lambda: (r(), r(N, 5), labels(), None, 1, -100, torch.tensor(float(N), dtype=torch.float64))),
     ("mse_loss", lambda: (r(*M), r(*M))), ("mse_loss", lambda: (r(*M), r(*M), 2)),
     ("mse_loss", lambda: (r(*M), r(*M), 0)),
+    ("smooth_l1_loss_backward", lambda: (r(), r(*M), r(*M), 1, 1.0)),
+    ("huber_loss_backward", lambda: (r(*M), r(*M), r(*M), 0, 1.0)),
     ("mse_loss_backward", lambda: (r(), r(*M), r(*M), 1)), ("mse_loss_backward", lambda: (r(), r(*M), r(*M), 2)),
     ("smooth_l1_loss", lambda: (r(*M), r(*M), 1)), ("huber_loss", lambda: (r(*M), r(*M), 1)),
     ("expand", lambda: (r(SAMPLES, 1, 6), [2, -1, 5, -1])),
     ("select_backward", lambda: (r(SAMPLES), [SAMPLES, 6], 1, 2)),
     ("slice_backward", lambda: (r(SAMPLES, 2), [SAMPLES, 6], 1, 1, 3, 1)), ("cat", lambda: ([r(*M), r(*M)], 1)),
+    ("stack", lambda: ([r(*M), r(*M)], 0)), ("stack", lambda: ([r(*M), r(*M)], -1)),
     (FLASH, lambda: (heads(), heads(), heads(), 0.0, True)), (f"{FLASH}_backward", attended),
 ]  # fmt: skip
 UNTRIED = set(
@@ -212,7 +215,7 @@ PARTS: Sequence[Callable[[Tensor], Tensor]] = [
     lambda x: x[:, None, 1:], lambda x: x.view(-1), lambda x: x.view(24, 8)[::2],
 ]  # fmt: skip
 MIXED: Sequence[Callable[[Tensor], Tensor]] = [
-    lambda x: x[::2], lambda x: x.view(24, 8)[2:10], lambda x: x[3, 1:], lambda x: x[:, :0], lambda x: x.view(-1)[1:],
+    lambda x: x[::2], lambda x: x.view(24, 8)[2:10], lambda x: x[:, :0], lambda x: x.view(-1)[1:],
     lambda x: x.as_strided((5, 4, 8), (32, 8, 1), 8), lambda x: x.as_strided((5, 5, 8), (32, 8, 1)),
     lambda x: x.as_strided((3, 64), (32, 1)), lambda x: x.view(2, 3, 4, 8).transpose(0, 1), lambda x: x[::2, 0].t(),
 ]  # fmt: skip
