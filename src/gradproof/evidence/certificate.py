@@ -2,8 +2,7 @@
 
 A certificate is the log of one run. From it alone this file works out what the gradient of each parameter is made of at
 each optimizer step: with which exact weight each sample is in it. It has laws of its own (`step_laws`), and uses the
-standard library alone. It believes nothing that it can work out: each argument has to be what an earlier record made,
-in the version that is meant, and a claim has to be what follows.
+standard library alone. It believes nothing that it can work out.
 
 Exit code 0: every obligation is confirmed. 1: one is refused. 4: one is not confirmed. 2: the file is no certificate.
 """
@@ -16,15 +15,30 @@ import re
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradproof.evidence import step_laws
-from gradproof.evidence.step_laws import LAWS, NOBODY, SAME, SEVERAL, Contents, Items, OperatorCall, Place, Unfollowed
+from gradproof.evidence.step_laws import (
+    FILLED,
+    GIVEN,
+    LAWS,
+    NOBODY,
+    SAME,
+    SEVERAL,
+    TENSOR,
+    Contents,
+    Items,
+    Laws,
+    OperatorCall,
+    Place,
+    Unfollowed,
+    dense,
+    span,
+)  # fmt: skip
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -43,10 +57,7 @@ NEAR = Fraction(1, 2**20)
 MOST, DIGITS = 2**28, 2**12
 """Bytes of a log, and bits of a number."""
 NUMBER = re.compile(r"-?\d{1,999}(/\d{1,999})?")
-BITS = ("_neg_view", "_conj")
-"""Views that do not hold what lies there."""
 NARROW = ("float16", "bfloat16", "float8")
-Reference = dict[str, int]
 Value = Contents | Unfollowed
 
 
@@ -70,77 +81,24 @@ class TensorRecord(NamedTuple):
     dtype: str
 
 
-class LoggedMemory:
-    """The tensors of the log, how often each storage was written, and what it holds by place, the newest last."""
-
-    def __init__(self, laws: step_laws.Laws) -> None:
-        self.laws = laws
-        self.tensors: list[TensorRecord] = []
-        self.versions: dict[int, int] = {}
-        self.held: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
-
-    def tensor(self, reference: Reference, rise: int | None = 0) -> TensorRecord:
-        """The tensor of a reference. Raises Contradiction where another version is there; `rise` None: in whatever."""
-        ((number, version),) = reference.items()
-        if not number.isdecimal():
-            raise ValueError(number)
-        found = self.tensors[int(number)]
-        if rise is not None and self.versions.setdefault(found.storage, 0) + rise != version:
-            there = self.versions[found.storage]
-            raise Contradiction(f"version {version} of storage {found.storage} is meant, and it is at {there}")
-        return found
-
-    def rises(self, tensors: Iterable[TensorRecord]) -> None:
-        """The storages of tensors have another version."""
-        for storage in {t.storage for t in tensors}:
-            self.versions[storage] = self.versions.get(storage, 0) + 1
-
-    def read(self, tensor: TensorRecord) -> Contents:
-        """What a tensor holds. Raises Unfollowed."""
-        for own, value in reversed(self.held[tensor.storage].items()):
-            if within(tensor.place, own):
-                if isinstance(value, Unfollowed):
-                    raise value
-                return self.laws.viewed(value, own, tensor.place)
-        raise Unfollowed("a tensor that no record made is read, or one across several")
-
-    def write(self, tensor: TensorRecord, value: Value) -> None:
-        """A tensor holds a value now."""
-        held, place = self.held[tensor.storage], tensor.place
-        if isinstance(value, Contents) and any(
-            max(abs(by.numerator), by.denominator) >> DIGITS for by in value.items.values()
-        ):
-            value = Unfollowed("a number has too many digits")
-        for own in list(held):
-            if own == place or (step_laws.dense(place) and within(own, place)):
-                del held[own]
-            elif own[0] < place[0] + step_laws.span(place) and place[0] < own[0] + step_laws.span(own):
-                held[own] = Unfollowed("a part of a tensor was written")
-        held[place] = value
-
-    def sum_of(self, reference: Reference) -> Contents:
-        """What a gradient or a loss holds: rows of samples are none. Raises Unfollowed."""
-        value = self.read(self.tensor(reference))
-        if value.axis >= 0:
-            raise Unfollowed("rows of samples stand where a sum has to")
-        return value
-
-
 class StepChecker:
-    """Reads the records in order, and judges each optimizer step."""
+    """Reads the records in order, and judges each optimizer step.
+
+    `contents`: what each storage holds by place, the newest last. `weights`: in a backward pass, the weight of each
+    sample in what it began at. `shares`: what a unit of it brought to a gradient, by parameter and term.
+    """
 
     def __init__(self) -> None:
-        self.laws = step_laws.Laws()
-        self.memory = LoggedMemory(self.laws)
+        self.laws = Laws()
+        self.tensors: list[TensorRecord] = []
+        self.contents: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
-        self.counts: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.types: dict[int, str] = {}
         self.numbers = 0
         self.versions: dict[str, int] = {}
         self.weights: dict[int, Fraction] | None = None
-        """In a backward pass, the weight of each sample in what it began at."""
         self.before: dict[str, Items] = {}
         self.shares: defaultdict[tuple[str, int], set[Fraction]] = defaultdict(set)
         self.gained: set[tuple[str, int]] = set()
@@ -173,9 +131,9 @@ class StepChecker:
             for number, line in enumerate(lines):
                 kind, *rest = json.loads(line)
                 if (kind == FORMAT) != (number == 0) or self.kinds["end"]:
-                    raise Malformed(f"record {number} is out of place, or of another version of the format")
+                    raise Malformed(f"record {number} is out of place, or the format is another one")
                 self.kinds[kind] += 1
-                rules[kind](*([rest[0] - number, *rest[1:]] if kind == "end" else rest))
+                rules[kind](*rest)
         except Contradiction as found:
             self.found = {name: {found.status: f"record {number}: {found}"} for name in OBLIGATIONS}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
@@ -188,21 +146,57 @@ class StepChecker:
         """The recorder lost sight of a value."""
         raise Contradiction(why[-1], OPEN)
 
+    # Tensors, and what they hold
+
     def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         """A tensor."""
         if self.types.setdefault(storage, dtype) != dtype:
             raise Contradiction(f"storage {storage} has two types", OPEN)
         if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
             raise ValueError("a tensor lies nowhere")
-        self.memory.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
+        self.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
 
-    def source(self, reference: Reference, writes: int, kind: str, *rest: Any) -> None:
+    def named(self, value: Any) -> list[TensorRecord]:
+        """The tensors in arguments, in order."""
+        return [self.tensors[int(number)] for number in TENSOR.findall(json.dumps(value))]
+
+    def read(self, tensor: TensorRecord) -> Contents:
+        """What a tensor holds. Raises Unfollowed."""
+        for own, value in reversed(self.contents[tensor.storage].items()):
+            if within(tensor.place, own):
+                if isinstance(value, Unfollowed):
+                    raise value
+                return self.laws.viewed(value, own, tensor.place)
+        raise Unfollowed("a tensor is read that no record made, or one across several")
+
+    def write(self, tensor: TensorRecord, value: Value) -> None:
+        """A tensor holds a value now."""
+        held, place = self.contents[tensor.storage], tensor.place
+        sizes = () if isinstance(value, Unfollowed) else value.items.values()
+        if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
+            value = Unfollowed("a number has too many digits")
+        for own in list(held):
+            if own == place or (dense(place) and within(own, place)):
+                del held[own]
+            elif own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
+                held[own] = Unfollowed("a part of a tensor was written")
+        held[place] = value
+
+    def sum_of(self, reference: Any) -> Contents:
+        """What a gradient or a loss holds: rows of samples are none. Raises Unfollowed."""
+        (tensor,) = self.named(reference)
+        value = self.read(tensor)
+        if value.axis >= 0:
+            raise Unfollowed("rows of samples stand where a sum has to")
+        return value
+
+    def source(self, reference: Any, kind: str, name: str, *rest: Any) -> None:
         """A tensor that no operator made: data, a parameter, a number or a constant."""
-        tensor = self.memory.tensor(reference, writes)
-        shape, name = tensor.place[1], rest[0]
+        (tensor,) = self.named(reference)
+        shape, there = tensor.place[1], self.contents[tensor.storage].values()
         value: Value = Unfollowed(name)
-        if kind == "data" and rest[1] >= 0:
-            _, axis, owners, least = rest
+        if kind == "data" and rest[0] >= 0:
+            axis, owners, least = rest
             each = shape[axis] // len(owners)
             if len(set(owners)) != len(owners) or min(owners) < 0 or each * len(owners) != shape[axis]:
                 raise Contradiction("data whose rows are not those of its samples")
@@ -213,83 +207,45 @@ class StepChecker:
             if name in self.versions:
                 raise Contradiction(f"{name} is made twice")
             self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
+        elif any(isinstance(one, Contents) and one.owned for one in there):
+            raise Contradiction("something that is no operator writes over what one made")
         elif kind == "number" and NUMBER.fullmatch(name):
             value = self.laws.number(Fraction(name))
         elif kind == "constant":
             value = self.laws.leaf(kind, name, shape)
-        there = {} if kind in ("data", "parameter") else self.memory.held[tensor.storage]
-        made = any(isinstance(one, Contents) and one.owned for one in there.values())
-        if made or (self.memory.versions[tensor.storage] and not writes):
-            raise Contradiction("something that is no operator writes over what one made")
-        self.memory.rises([tensor] * bool(writes))
-        self.memory.write(tensor, value)
+        self.write(tensor, value)
 
-    def operator(
-        self, full: str, args: list[Any], named: dict[str, Any], results: list[Any], written: list[Any]
-    ) -> None:
-        """An operator. One on lists of tensors is the same operator on each."""
-        self.counts[full] += 1
-        name = full.partition(".")[0].removeprefix("unsafe_")
-        listed = name.startswith("_foreach_")
-        inside = name.endswith("_") and not name.endswith("__") and (listed or isinstance(args[0], dict))
-        name = name.removeprefix("_foreach_").removesuffix("_" if inside else "")
-        count = len(args[0]) if listed else 1
-        calls = [
-            [a[i] if listed and isinstance(a, list) and len(a) == count else a for a in args] for i in range(count)
-        ]
-        for one in references([args, named]):
-            self.memory.tensor(one)
-        targets = [self.memory.tensor(own[0], None) for own in calls] if inside else []
-        others = [self.memory.tensor(one) for one in written]
-        there = [t.storage for t in others]
-        if there != [t.storage for t in targets]:
-            name = full
-        made = targets or [t for t in (self.memory.tensor(one, None) for one in results) if t.storage not in there]
-        if not inside and any(t.storage in self.memory.versions for t in made):
-            whole, *parts = (self.memory.tensor(one) for one in (args[0], *results))
-            apart = any(one.storage != whole.storage or not within(one.place, whole.place) for one in parts)
-            if apart or (name in LAWS and name != "expand"):
-                raise Contradiction(f"the result of {full} does not lie where it has to")
-            if name in BITS:
-                raise Contradiction(f"operator {full} gives a tensor another meaning", OPEN)
-            return
-        found = [
-            value
-            for own, outs in zip(calls, [[one] for one in made] if listed else [made], strict=True)
-            for value in self.values(name, own, named, outs)
-        ]
-        self.memory.rises([*made, *others])
-        for other in others if name == full else ():
-            self.memory.write(other, Unfollowed(f"operator {full} has no law in the checker"))
+    def operator(self, name: str, args: list[Any], named: dict[str, Any], results: list[Any]) -> None:
+        """An operator."""
+        own, made, law = self.named([args, named]), self.named(results), LAWS.get(name)
+        if name == "copy" and own[0].place[1] != made[0].place[1]:
+            name = "expand"
+        whole = [t for t in (*own, *made) if "float" not in t.dtype]
+        if len({t.dtype for t in (*own, *made)}) > 1 and whole and (name in SAME or name == "expand"):
+            name = "cast"
+        found: list[Value] = []
+        try:
+            if (
+                law is not None
+                and (law.linear or law.joint)
+                and any(t in whole for t in made)
+                and len(whole) < len(own + made)
+            ):
+                raise Unfollowed(f"operator {name} makes whole numbers of others")
+            read = [] if name in FILLED or name in GIVEN else own
+            held = [self.read(t) for t in read]
+            self.numbers += name == "_local_scalar_dense" and held[0].owned
+            shapes, outs = [t.place[1] for t in read], [t.place[1] for t in made]
+            found += self.laws.result(OperatorCall(name, held, shapes, args, named, outs))
+        except Unfollowed as why:
+            found += [why] * len(made)
         for tensor, value in zip(made, found, strict=True):
-            self.memory.write(tensor, value)
+            self.write(tensor, value)
             if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
                 every = [value, *self.laws.aggregates(term for term, _ in value.items)]
                 size = self.run["micro_batch_size"]
                 if len({owner // size for one in every for owner in one.owners if owner >= 0}) > 1:
                     self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
-
-    def values(self, name: str, args: list[Any], named: dict[str, Any], made: list[TensorRecord]) -> list[Value]:
-        """What an operator makes."""
-        own = [self.memory.tensor(one) for one in references([args, named])]
-        law = LAWS.get(name)
-        if name == "copy":
-            own, name = own[1:], "copy" if own[1].place[1] == own[0].place[1] else "expand"
-        kinds = {t.dtype for t in (*own, *made)}
-        other = len(kinds) > 1 and any("float" not in kind for kind in kinds)
-        if other and (name in SAME or name == "expand"):
-            name = "cast"
-        shapes, outs = [t.place[1] for t in own], [t.place[1] for t in made]
-        fills = name in step_laws.FILLED or name in step_laws.GIVEN
-        rounds = any("float" in t.dtype for t in own) and any("float" not in t.dtype for t in made)
-        try:
-            if rounds and law is not None and (law.linear or law.joint):
-                raise Unfollowed(f"operator {name} makes whole numbers of others")
-            held = [] if fills else [self.memory.read(t) for t in own]
-            self.numbers += name == "_local_scalar_dense" and held[0].owned
-            return [*self.laws.result(OperatorCall(name, held, [] if fills else shapes, args, named, outs))]
-        except Unfollowed as found:
-            return [found] * len(outs)
 
     # Backward passes and optimizer steps
 
@@ -298,7 +254,7 @@ class StepChecker:
         found = []
         for name, reference in gradients:
             with suppress(Unfollowed):
-                found.append((name, self.memory.sum_of(reference).items))
+                found.append((name, self.sum_of(reference).items))
         return found
 
     def backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
@@ -308,8 +264,8 @@ class StepChecker:
         self.weights, self.before = {}, dict(self.held(gradients))
         for root, seed in zip(roots, seeds or [None] * len(roots), strict=True):
             try:
-                value = self.memory.sum_of(root)
-                factor = Fraction(1) if seed is None else self.laws.plain(self.memory.sum_of(seed))
+                value = self.sum_of(root)
+                factor = Fraction(1) if seed is None else self.laws.plain(self.sum_of(seed))
             except Unfollowed as found:
                 self.unknown(found)
                 continue
@@ -344,7 +300,7 @@ class StepChecker:
                 raise Contradiction(f"{name} is stepped at version {version}")
             try:
                 if grads:
-                    sums[name] = self.memory.sum_of(grads[0])
+                    sums[name] = self.sum_of(grads[0])
             except Unfollowed as found:
                 self.unknown(found)
             if not grads and any(name == own for own, _ in self.gained):
@@ -407,19 +363,17 @@ class StepChecker:
 
     def stepped(self, own: list[Any], rest: list[Any]) -> None:
         """An optimizer has stepped: parameters and states are others."""
-        every = [*own, *(("", one) for one in rest)]
-        self.memory.rises(self.memory.tensor(one, None) for _, one in every)
-        for at, (name, one) in enumerate(every):
-            tensor = self.memory.tensor(one)
+        for at, (name, one) in enumerate([*own, *(("", one) for one in rest)]):
+            (tensor,) = self.named(one)
             if name:
                 self.versions[name] = self.versions.get(name, 0) + 1
             kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (len(self.steps), at))
-            self.memory.write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
+            self.write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
 
-    def end(self, missing: int, laws: dict[str, int]) -> None:
-        """The last record: what was logged."""
-        if missing or laws != dict(self.counts) or self.numbers > self.kinds["read"]:
-            raise Contradiction("the records are not those that the last one counts, or Python read more numbers")
+    def end(self, count: int) -> None:
+        """The last record: how many there are before it."""
+        if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:
+            raise Contradiction("a record is missing, or one that says that Python reads a number")
         if self.laws.scalars - self.applied:
             self.note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
@@ -443,7 +397,7 @@ class StepChecker:
 
 def within(part: Place, whole: Place) -> bool:
     """Whether the elements of one tensor lie between the first and the last of another."""
-    return whole[0] <= part[0] and part[0] + step_laws.span(part) <= whole[0] + step_laws.span(whole)
+    return whole[0] <= part[0] and part[0] + span(part) <= whole[0] + span(whole)
 
 
 def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
@@ -454,12 +408,7 @@ def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
     return found
 
 
-def references(value: Any) -> list[Reference]:
-    """The tensors in arguments, in order."""
-    return [{number: int(version)} for number, version in step_laws.TENSOR.findall(json.dumps(value))]
-
-
-def shown(samples: Collection[int]) -> str:
+def shown(samples: Sequence[int]) -> str:
     """Samples in words."""
     return "samples " + ", ".join(map(str, sorted(samples)[:8])) + (" ..." if len(samples) > 8 else "")
 

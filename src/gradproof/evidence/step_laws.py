@@ -16,9 +16,9 @@ from math import isfinite, prod
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-NOBODY, SEVERAL = -1, -2
-TENSOR = re.compile(r'\{"(\d+)": (\d+)\}')
-"""A tensor among arguments, in JSON: its number, with the version of its storage."""
+NOBODY, SEVERAL, NONE = -1, -2, 99
+TENSOR = re.compile(r'\{"tensor": (\d+)\}')
+"""A tensor among arguments, in JSON."""
 Shape = tuple[int, ...]
 Place = tuple[int, Shape, Shape]
 """Where a tensor lies in its storage: offset, sizes and strides, in elements."""
@@ -88,55 +88,58 @@ def dense(place: Place) -> bool:
 class SampleLaw(NamedTuple):
     """A law. `linear`: the arguments in each of which the operator is linear by itself; `joint`: in all together.
 
-    `dim`: the place of the argument that names axes.
+    The rest are places of arguments. `dim`: names axes. `mean`: the reduction of a loss (0 none, 1 mean, 2 sum).
+    `labels`: weights of classes come next, two further on the label that is ignored. `not_`: has to be false or 0: it
+    counts words over samples, or drops some attention. `one`: holds the sizes that are normalised over, one at most.
     """
 
     text: str
     linear: tuple[int, ...] = ()
     joint: bool = False
-    dim: int = 0
+    dim: int = NONE
+    mean: int = NONE
+    labels: int = NONE
+    not_: int = NONE
+    one: int = NONE
 
     def letters(self, c: OperatorCall) -> tuple[list[str], list[str]]:
         """The letters of the axes of arguments and results. Shorter shapes are right-aligned."""
-        texts = list[str]()
+        rank = max(map(len, (*c.shapes, *c.outs)), default=0)
+        dims = c.arg(self.dim, "dim", 0 if self.joint else None) if self.dim != NONE else []
+        large = {dim % rank for dim in ([dims] if isinstance(dims, int) else dims or range(rank)) if rank}
+        found = list[list[str]]()
         for side, shapes in zip(self.text.split("->"), (c.shapes, c.outs), strict=True):
             own = side.split(",")
-            texts += (own + own[-1:] * len(shapes))[: len(shapes)]
-        every = [*zip(texts, [*c.shapes, *c.outs], strict=True)]
-        leads = [shape[: len(shape) - len(text) + 1] for text, shape in every if text[0] in ".|"]
-        rank = max(map(len, leads), default=0)
-        sizes = [max(lead[at - rank] for lead in leads if len(lead) >= rank - at) for at in range(rank)]
-        dims = c.arg(self.dim, "dim", 0 if self.joint else None) if self.dim else []
-        named = range(rank) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
-        large, found = {dim % rank for dim in named if rank}, list[str]()
-        for text, shape in every:
-            skip = rank - (len(shape) - len(text) + 1)
-            if text[0] == "|":
-                kept = [at for at in range(rank) if skip <= 0 or at not in large]
-                text = "".join("X" if at in large else ascii_lowercase[at] for at in kept)
-            elif text[0] == ".":
-                lead = [ascii_lowercase[at] if shape[at - skip] == sizes[at] else "1" for at in range(skip, rank)]
-                text = "".join(lead) + text[1:]
-            if len(text) < len(shape):
-                raise Unfollowed(f"operator {c.name} was called with shapes that its law does not know")
-            found.append(text[len(text) - len(shape) :])
-        return found[: len(c.shapes)], found[len(c.shapes) :]
+            found.append([])
+            for text, shape in zip(own + own[-1:] * len(shapes), shapes, strict=False):
+                lead = ascii_lowercase[: max(len(shape) - len(text) + 1, 0)][::-1]
+                if text == "|":
+                    kept = [at for at in range(rank) if len(shape) == rank or at not in large]
+                    lead = "".join("X" if at in large else ascii_lowercase[rank - 1 - at] for at in kept)
+                text = lead + text[1:] if text[0] in ".|" else text
+                if len(text) < len(shape):
+                    raise Unfollowed(f"operator {c.name} was called with shapes that its law does not know")
+                found[-1].append(text[len(text) - len(shape) :])
+        return found[0], found[1]
 
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 OF_ELEMENTS = """
 relu gelu silu tanh sigmoid exp log log1p sqrt rsqrt reciprocal pow abs sgn sign sin cos erf clamp clamp_min clamp_max
 where masked_fill eq ne lt le gt ge logical_not logical_and bitwise_and bitwise_not maximum minimum leaky_relu elu
-hardtanh softplus cast mse_loss smooth_l1_loss huber_loss
+hardtanh softplus cast
 """
 LINEAR = """
 threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward
-hardtanh_backward softplus_backward native_dropout_backward mse_loss_backward smooth_l1_loss_backward
-huber_loss_backward div neg expand
+hardtanh_backward softplus_backward native_dropout_backward div neg expand
 """
 LAWS = {
     **dict.fromkeys(OF_ELEMENTS.split(), SampleLaw(".->.")),
     **dict.fromkeys(LINEAR.split(), SampleLaw(".->.", (0,))),
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), SampleLaw(".->.", mean=2)),
+    **dict.fromkeys(
+        ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"), SampleLaw(".->.", (0,), mean=3)
+    ),
     "mul": SampleLaw(".->.", (0, 1)),
     **dict.fromkeys(("add", "sub"), SampleLaw(".->.", joint=True)),
     **dict.fromkeys(("cat", "stack"), SampleLaw("|->|", joint=True, dim=1)),
@@ -147,27 +150,15 @@ LAWS = {
     "mm": SampleLaw("nk,km->nm", (0, 1)),
     "bmm": SampleLaw("bnk,bkm->bnm", (0, 1)),
     "addmm": SampleLaw("nm,nK,Km->nm"),
-    "native_layer_norm": SampleLaw(".N,N->.N,.1"),
-    "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,)),
+    "native_layer_norm": SampleLaw(".N,N->.N,.1", one=1),
+    "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,), one=2),
     "embedding": SampleLaw("VD,.->.D"),
-    "embedding_dense_backward": SampleLaw(".D,.->VD", (0,)),
-    "nll_loss_forward": SampleLaw("nC,n->n"),
-    "nll_loss_backward": SampleLaw("n,nC,n->nC", (0,)),
-    FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX"),
-    f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,)),
+    "embedding_dense_backward": SampleLaw(".D,.->VD", (0,), not_=4),
+    "nll_loss_forward": SampleLaw("nC,n->n", mean=3, labels=1),
+    "nll_loss_backward": SampleLaw("n,nC,n->nC", (0,), mean=4, labels=2),
+    FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX", not_=3),
+    f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,), not_=6),
 }
-REDUCTIONS = {
-    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), 2),
-    **dict.fromkeys(("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "nll_loss_forward"), 3),
-    "nll_loss_backward": 4,
-}
-"""Where the reduction of a loss stands: 0 none, 1 mean (the default), 2 sum."""
-LABELS = {"nll_loss_forward": 1, "nll_loss_backward": 2}
-"""Where labels stand. Weights of classes come next, and two further on the label that is ignored."""
-NORMED = {"native_layer_norm": 1, "native_layer_norm_backward": 2}
-"""Where the sizes stand that are normalised over. The laws know one."""
-MIXING = {"embedding_dense_backward": 4, FLASH: 3, f"{FLASH}_backward": 6}
-"""Where an argument stands that has to be false or 0: words are counted over samples, or attention drops some."""
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
 GIVEN = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
 """The place of the number that fills the result."""
@@ -204,7 +195,11 @@ class Laws:
         return Contents({(self.make(name, attributes, (), shape), NOBODY): Fraction(1)})
 
     def number(self, by: Any) -> Contents:
-        """One number everywhere."""
+        """One number everywhere. Raises Unfollowed for what is none."""
+        if not isinstance(by, int | float | Fraction):
+            raise Unfollowed("a number is not known")
+        if not isfinite(by):
+            return self.leaf("full", str(by), ())
         return Contents({(self.one, NOBODY): Fraction(by)}) if by else ZERO
 
     def plain(self, value: Contents) -> Fraction | None:
@@ -246,10 +241,7 @@ class Laws:
         """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
         name = c.name
         if name in FILLED or name in GIVEN:
-            by = FILLED[name] if name in FILLED else c.arg(GIVEN[name], "value")
-            if not isinstance(by, int | float):
-                raise Unfollowed(f"operator {name} fills a tensor with no plain number")
-            return [self.number(by) if isfinite(by) else self.leaf("full", str(by), c.outs[0])]
+            return [self.number(FILLED[name] if name in FILLED else c.arg(GIVEN[name], "value"))]
         if name in SAME:
             return c.values
         if name in ("add", "sub", "mul", "div"):
@@ -287,9 +279,25 @@ class Laws:
         """An operator on rows of samples, by its law. Raises Unfollowed where it is not one on the rows of each."""
         ins, outs = law.letters(c)
         first = next(at for at, value in enumerate(c.values) if value.axis >= 0)
-        letter, owners = ins[first][c.values[first].axis], c.values[first].owners
-        average = c.name == "mean" or (c.name in REDUCTIONS and c.arg(REDUCTIONS[c.name], "reduction", 1) == 1)
-        values = self.apart(c, ins, outs, letter, average)
+        rows, size = c.values[first], c.shapes[first][c.values[first].axis]
+        letter, owners = ins[first][rows.axis], rows.owners
+        fits = letter.islower() and not c.arg(law.not_) and len(c.arg(law.one, "", [0])) == 1
+        for value, shape, text in zip(c.values, c.shapes, ins, strict=True):
+            wide = dict(zip(text, shape, strict=False)).get(letter, 1)
+            if value.axis >= 0:
+                fits = fits and text[value.axis] == letter and wide == size and value.owners == owners
+            else:
+                fits = (
+                    fits
+                    and not value.owned
+                    and (wide == 1 != size or letter not in text or self.plain(value) is not None)
+                )
+        if not fits or any(
+            shape[text.index(letter)] != size for shape, text in zip(c.outs, outs, strict=True) if letter in text
+        ):
+            raise Unfollowed(f"operator {c.name} does not keep samples apart")
+        average = c.name == "mean" or (law.mean != NONE and c.arg(law.mean, "reduction", 1) == 1)
+        values = c.values if law.labels == NONE else self.labelled(c, law.labels, average)
         linear = (0,) if c.name == "masked_fill" and c.arg(2) == 0 else law.linear
         lead, by, kids = next(iter(c.values[first].items.values())) if law.joint else Fraction(1), Fraction(1), []
         for at, (value, shape) in enumerate(zip(values, c.shapes, strict=True)):
@@ -312,31 +320,8 @@ class Laws:
             made[1] = self.number(prod(c.shapes[1]))
         return made if by else [ZERO] * len(c.outs)
 
-    def apart(self, c: OperatorCall, ins: list[str], outs: list[str], letter: str, average: bool) -> list[Contents]:
-        """The arguments of an operator that does the same to the rows of each sample. Raises Unfollowed for others."""
-        (owners, *others) = [value.owners for value in c.values if value.axis >= 0]
-        every = zip([*ins, *outs], [*c.shapes, *c.outs], strict=True)
-        sizes = {shape[text.index(letter)] for text, shape in every if letter in text}
-        fits = [
-            text[value.axis] == letter
-            if value.axis >= 0
-            else not value.owned and (letter not in text or self.plain(value) is not None)
-            for value, text in zip(c.values, ins, strict=True)
-        ]
-        mixing = c.name in MIXING and c.arg(MIXING[c.name])
-        several = c.name in NORMED and len(c.arg(NORMED[c.name])) != 1
-        if (
-            not letter.islower()
-            or len(sizes) != 1
-            or not all(fits)
-            or mixing
-            or several
-            or any(one != owners for one in others)
-        ):
-            raise Unfollowed(f"operator {c.name} does not keep samples apart")
-        if c.name not in LABELS:
-            return c.values
-        at = LABELS[c.name]
+    def labelled(self, c: OperatorCall, at: int, average: bool) -> list[Contents]:
+        """The arguments of a loss by labels, with no count of the labels. Raises Unfollowed where not each counts."""
         least, total = self.traits.get(next(iter(c.values[at].items), (0, 0))[0]), c.values[at + 1 :]
         if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
             raise Unfollowed(f"operator {c.name} has labels that may be ignored, or weights of classes")

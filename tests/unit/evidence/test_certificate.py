@@ -14,7 +14,7 @@ import certificates
 import pytest
 import torch
 import whole_models
-from certificates import Records, consistent, operators, places, records_of, sealed, statuses, text
+from certificates import Records, consistent, number, operators, places, records_of, sealed, statuses, text
 from torch import nn
 
 from gradproof.core.errors import GradproofError
@@ -44,7 +44,7 @@ WRONG: Mapping[str, tuple[str, ...]] = {
 def test_a_right_loop_is_confirmed(bug: str, options: dict[str, Any]) -> None:
     data = text(bug, **options)
     assert statuses(data) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
-    assert consistent(records_of(data)) == records_of(data), "the tests' own versions are those of the writer"
+    assert consistent(records_of(data)) == records_of(data), "the tests' own count is that of the writer"
 
 
 @pytest.mark.parametrize("bug", WRONG)
@@ -170,39 +170,35 @@ def drop_pass(records: Records) -> None:
 
 def coefficient(records: Records) -> None:
     """The last loss of a window is divided by another number."""
-    for at in list(operators(records, "div.Tensor"))[6:8]:
+    for at in list(operators(records, "div"))[6:8]:
         records[at][2][1] = 5
 
 
 def swap_samples(records: Records) -> None:
     """Two samples of different windows change places."""
     for at in places(records, "source"):
-        if records[at][3] == "data":
-            owners = records[at][6]
+        if records[at][2] == "data":
+            owners = records[at][5]
             owners[0], owners[8] = owners[8], owners[0]
 
 
 def swap_labels(records: Records) -> None:
     """Two samples of a micro-batch have each other's labels."""
-    at = [at for at in places(records, "source") if records[at][3] == "data"][1]
-    records[at][6][:2] = records[at][6][1::-1]
+    at = [at for at in places(records, "source") if records[at][2] == "data"][1]
+    records[at][5][:2] = records[at][5][1::-1]
 
 
 def repeat_micro_batch(records: Records) -> None:
     """The third micro-batch has the rows of the second."""
-    cuts = list(operators(records, "slice.Tensor"))
-    for of in (0, 1):
-        second, third = cuts[2 + of], cuts[4 + of]
-        number = int(next(iter(records[third][4][0])))
-        other = int(next(iter(records[second][4][0])))
-        tensors = [records[at] for at in places(records, "tensor")]
-        tensors[number][2] = tensors[other][2]
-        records[third][2][2:] = records[second][2][2:]
+    tensors = [records[at] for at in places(records, "tensor")]
+    layers, losses = (list(operators(records, name)) for name in ("addmm", "mse_loss"))
+    for second, third in ((layers[2], layers[4]), (losses[1], losses[2])):
+        tensors[number(records[third][2][1])][2] = tensors[number(records[second][2][1])][2]
 
 
 def never_zeroed(records: Records) -> None:
     """The gradients are not zeroed after the first step."""
-    for at in reversed([at for at in operators(records, "zero_") if at < places(records, "step")[1]]):
+    for at in reversed([at for at in operators(records, "zero") if at < places(records, "step")[1]]):
         drop(records, at)
 
 
@@ -218,19 +214,20 @@ def early_step(records: Records) -> None:
 
 def other_axis(records: Records) -> None:
     """The gradient of a bias is a sum over its features."""
-    for at in operators(records, "sum.dim_IntList"):
+    for at in operators(records, "sum"):
         records[at][2][1] = [1]
 
 
 def forged_law(records: Records) -> None:
     """A product of matrices is called a function of elements."""
-    at = list(operators(records, "mm.default"))[4]
-    records[at][1] = "tanh.default"
+    at = list(operators(records, "mm"))[4]
+    records[at][1] = "tanh"
 
 
 def forged_view(records: Records) -> None:
-    """A view is called a function of elements."""
-    records[next(operators(records, "t.default"))][1] = "tanh.default"
+    """After the first micro-batch, a view of a weight is called a function of it."""
+    args = records[next(operators(records, "addmm"))][2]
+    records.insert(passes(records)[0][1] + 1, ["operator", "tanh", [args[2]], {}, [args[2]]])
 
 
 def other_version(records: Records) -> None:
@@ -245,35 +242,36 @@ def older_parameter(records: Records) -> None:
 
 def write_through_view(records: Records) -> None:
     """The gradient of a parameter is not zeroed through its view."""
-    drop(records, next(operators(records, "zero_")))
+    drop(records, next(operators(records, "zero")))
 
 
 def other_region(records: Records) -> None:
     """A view that is written lies elsewhere in its storage."""
-    at = next(operators(records, "zero_"))
-    number = int(next(iter(records[at][2][0])))
-    records[places(records, "tensor")[number]][2] = 1
+    written = records[next(operators(records, "zero"))][4][0]
+    records[places(records, "tensor")[number(written)]][2] = 1
 
 
 def part_of_clip(records: Records) -> None:
     """The norm is that of some of the gradients."""
-    norm = next(operators(records, "_foreach_norm"))
-    stack = next(operators(records, "stack"))
-    for at, args in ((norm, 2), (norm, 4)):
-        (records[at][args][0] if args == 2 else records[at][args]).pop()
-    records[stack][2][0].pop()
+    drop(records, list(operators(records, "norm"))[3])
+    records[next(operators(records, "stack"))][2][0].pop()
+
+
+def scales(records: Records) -> list[int]:
+    """The places where the gradients of the first window are scaled."""
+    first = places(records, "step")[0]
+    return [at for at in operators(records, "mul") if records[at][2][0] == records[at][4][0] and at < first]
 
 
 def clip_twice(records: Records) -> None:
     """The gradients are scaled twice by one number."""
-    at = next(operators(records, "_foreach_mul_"))
-    records.insert(at, json.loads(json.dumps(records[at])))
+    at = scales(records)[-1] + 1
+    records[at:at] = json.loads(json.dumps([records[at] for at in scales(records)]))
 
 
 def clip_early(records: Records) -> None:
     """The norm is made before the last micro-batch."""
-    first, norm = passes(records)[3][0], next(operators(records, "_foreach_norm"))
-    last = next(operators(records, "_foreach_mul_"))
+    first, norm, last = passes(records)[3][0], next(operators(records, "norm")), scales(records)[0]
     moved = [one for one in records[norm:last] if one[0] != "tensor"]
     drop(records, norm, last - 1)
     tensors = [one for one in records[first:] if one[0] == "tensor"]
@@ -282,8 +280,8 @@ def clip_early(records: Records) -> None:
 
 def narrow_sum(records: Records) -> None:
     """A gradient is a bfloat16."""
-    number = int(next(iter(records[places(records, "step")[0]][2][0][2])))
-    storage = records[places(records, "tensor")[number]][1]
+    graded = records[places(records, "step")[0]][2][0][2]
+    storage = records[places(records, "tensor")[number(graded)]][1]
     for at in places(records, "tensor"):
         if records[at][1] == storage:
             records[at][5] = "bfloat16"
@@ -315,7 +313,7 @@ def reorder(records: Records) -> None:
 
 def summed_loss(records: Records) -> None:
     """The losses of micro-batches are sums, and claimed to be means."""
-    for at in operators(records, "mse_loss.default"):
+    for at in operators(records, "mse_loss"):
         records[at][2].append(2)
 
 
@@ -331,20 +329,20 @@ def hidden_gradient(records: Records) -> None:
 
 def forged_zero(records: Records) -> None:
     """A gradient is a number that no operator wrote."""
-    at = next(operators(records, "zero_"))
-    records[at] = ["source", records[at][2][0], 1, "number", "0"]
+    at = next(operators(records, "zero"))
+    records[at] = ["source", records[at][2][0], "number", "0"]
 
 
 def other_alpha(records: Records) -> None:
     """The gradient of a micro-batch is added twice."""
-    records[list(operators(records, "add_.Tensor"))[2]][3] = {"alpha": 2}
+    records[list(operators(records, "add"))[2]][3] = {"alpha": 2}
 
 
 def scaled_gradient(records: Records) -> None:
     """A gradient is doubled before its step."""
     step = places(records, "step")[0]
     reference = records[step][2][0][2]
-    records.insert(step, ["operator", "mul_.Tensor", [dict(reference), 2.0], {}, [dict(reference)], [dict(reference)]])
+    records.insert(step, ["operator", "mul", [reference, 2.0], {}, [reference]])
 
 
 def lost_sight(records: Records) -> None:
@@ -357,10 +355,10 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
     swap_labels: ("", OPEN, EQUAL), repeat_micro_batch: ("", REFUSED, DATA), never_zeroed: ("", REFUSED, STALE),
     early_step: ("", REFUSED, DATA), other_axis: ("", OPEN, EQUAL), forged_law: ("", OPEN, EQUAL),
     forged_view: ("", REFUSED, EQUAL), other_version: ("", REFUSED, EQUAL), older_parameter: ("", REFUSED, EQUAL),
-    write_through_view: ("view", REFUSED, STALE), other_region: ("view", REFUSED, STALE),
+    write_through_view: ("view", REFUSED, STALE), other_region: ("view", OPEN, STALE),
     part_of_clip: ("", OPEN, CLIP), clip_early: ("", REFUSED, CLIP),
     narrow_sum: ("", REFUSED, WIDTH), drop_read: ("", REFUSED, EQUAL), drop_operator: ("", OPEN, EQUAL),
-    reorder: ("", REFUSED, EQUAL), summed_loss: ("", REFUSED, EQUAL),
+    reorder: ("", OPEN, EQUAL), summed_loss: ("", REFUSED, EQUAL),
     other_run: ("", REFUSED, DATA), hidden_gradient: ("", REFUSED, EQUAL),
     forged_zero: ("", REFUSED, STALE), other_alpha: ("", REFUSED, EQUAL), scaled_gradient: ("", REFUSED, EQUAL),
     lost_sight: ("", OPEN, EQUAL), drop_end: ("", OPEN, EQUAL), clip_twice: ("", OPEN, CLIP),
@@ -431,7 +429,9 @@ def test_check_writes_a_certificate_that_the_checker_accepts(tmp_path: Path) -> 
     checker = [sys.executable, "-m", "gradproof.evidence.certificate", str(path)]
     judged = subprocess.run(checker, capture_output=True, text=True, check=False)
     assert judged.returncode == 0
-    assert [line.split()[1] for line in judged.stdout.splitlines()[: len(OBLIGATIONS)]] == [CONFIRMED] * len(OBLIGATIONS)
+    assert [line.split()[1] for line in judged.stdout.splitlines()[: len(OBLIGATIONS)]] == [CONFIRMED] * len(
+        OBLIGATIONS
+    )
     assert len(judged.stdout.splitlines()) <= 12
 
 

@@ -1,7 +1,7 @@
 """Writes the certificate of a run: the log of its operators, tensors, data, backward passes and optimizer steps.
 
 `evidence/certificate.py` reads it, and works out by laws of its own what each gradient is made of. A record is a
-line of JSON. A tensor is a number, given with its storage and region, and the version of the storage that is meant.
+line of JSON. A tensor is a number, given with its storage and region: a view needs no other record.
 """
 
 from __future__ import annotations
@@ -27,52 +27,45 @@ from gradproof.shadow.whole.unseen import call_site
 from gradproof.shadow.whole.values import Value
 
 FORMAT = "gradproof-step-log/1"
+OTHERWISE = ("_neg_view", "_conj")
+"""Views that do not hold what lies there."""
 
 
 class StepLog:
-    """The records of one run."""
+    """The records of one run. `made`: the storages that a record wrote to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.numbers: dict[tuple[Any, ...], int] = {}
         self.storages: dict[int, tuple[Any, int]] = {}
-        self.versions: dict[int, int] = {}
-        self.turns: Counter[tuple[str, int]] = Counter()
-        self.operators: Counter[str] = Counter()
+        self.count = 0
+        self.made: set[int] = set()
 
-    def add(self, *record: Any) -> None:
-        """Add a record."""
-        self.lines.append(json.dumps(record, separators=(",", ":")))
+    def add(self, *record: Any, wrote: Iterable[torch.Tensor] = ()) -> None:
+        """Add a record, and note what it wrote to."""
+        self.made |= {self.storage(tensor) for tensor in wrote}
+        self.lines.append(json.dumps(record, separators=(",", ":"), default=self.plain))
 
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of the storage of a tensor."""
         storage = tensor.untyped_storage()
         found = self.storages.get(storage._cdata)
         if found is None or found[0].expired():
-            found = self.storages[storage._cdata] = weakly(storage), len(self.versions)
-            self.versions[found[1]] = 0
+            found = self.storages[storage._cdata] = weakly(storage), self.count
+            self.count += 1
         return found[1]
 
-    def key(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """Storage, region and type of a tensor."""
-        return (self.storage(tensor), *geometry_of(tensor), str(tensor.dtype).removeprefix("torch."))
-
-    def reference(self, tensor: torch.Tensor) -> dict[str, int]:
-        """A tensor as it is now."""
-        key = self.key(tensor)
+    def place(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor, by where it lies."""
+        key = (self.storage(tensor), *geometry_of(tensor), str(tensor.dtype).removeprefix("torch."))
         if key not in self.numbers:
             self.numbers[key] = len(self.numbers)
             self.add("tensor", *key)
-        return {str(self.numbers[key]): self.versions[key[0]]}
-
-    def writes(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The storages of tensors have another version now."""
-        for storage in {self.storage(tensor) for tensor in tensors}:
-            self.versions[storage] += 1
+        return self.numbers[key]
 
     def plain(self, value: Any) -> Any:
         """What JSON has no word for."""
-        return self.reference(value) if isinstance(value, torch.Tensor) else str(value)
+        return {"tensor": self.place(value)} if isinstance(value, torch.Tensor) else str(value)
 
     def text(self) -> bytes:
         """The certificate."""
@@ -84,55 +77,60 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     """An engine that writes a certificate while it follows a run."""
 
     log: StepLog
-    given: Any = None
     steps: Counter[str]
 
     def logs(self, log: StepLog, run: Run) -> None:
         """Begin a certificate."""
-        self.log, self.steps, self.renewing = log, Counter(), dict[Any, torch.Tensor]()
-        shape = {name: getattr(run, name) for name in ("accum_steps", "micro_batch_size", "windows", "tail")}
-        log.add(FORMAT, shape)
+        self.log, self.steps, self.there = log, Counter(), 0
+        self.turns, self.renewing = Counter[tuple[str, int]](), dict[Any, torch.Tensor]()
+        log.add(FORMAT, {name: getattr(run, name) for name in ("accum_steps", "micro_batch_size", "windows", "tail")})
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments; those that no record made are data, parameters or constants."""
         values = super().before(spec, args, kwargs)
-        self.given = None
-        if not self.stepping and not initialising():
-            for at, tensor in enumerate(tensors_in((args, kwargs))):
-                self._meet(tensor, f"{spec.short} {at}")
-            self.given = json.loads(json.dumps((args, kwargs), default=self.log.plain))
-        self.there = len(self.log.versions)
+        self.begins = initialising()
+        for at, tensor in enumerate(() if self.stepping or self.begins else tensors_in((args, kwargs))):
+            self._meet(tensor, f"argument {at + 1} of operator {spec.short}")
+        self.there = self.log.count
         return values
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
-        """Work out the values of the results, and log the operator."""
+        """Work out the values of the results, and log the operator. One on lists of tensors is the same on each."""
         super().after(func, spec, args, kwargs, values, out)
         log, written, made = self.log, spec.written_in(args, kwargs), tensors_in(out)
+        fresh = [log.storage(t) >= self.there for t in made]
         if self.stepping:
-            self.renewing |= {log.key(t): t for t in written}
-        elif self.given is None or spec.draws(args, kwargs):
-            for tensor in {id(t): t for t in (*written, *(made if self.given else ()))}.values():
-                log.writes([tensor])
-                self._source(tensor, spec.short, 1)
-        else:
-            fresh = [t for t in made if log.storage(t) >= self.there]
-            affected = [log.reference(t) for t in written]
-            log.writes([*written, *fresh])
-            name = spec.name.removeprefix("aten.")
-            log.operators[name] += 1
-            log.add("operator", name, *self.given, [log.reference(t) for t in made], affected)
-            at = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
-            if at not in (NOWHERE, self.location()) and at.function != "backward" and not recomputing():
-                log.add("hook", str(at))
+            self.renewing |= {(log.storage(t), geometry_of(t)): t for t in written}
+        elif self.begins or spec.draws(args, kwargs):
+            for tensor in [*written, *(() if self.begins else made)]:
+                self._source(tensor, spec.short)
+        elif spec.alters or spec.short in OTHERWISE:
+            log.add("lost", f"operator {spec.short} gives a tensor another meaning")
+        elif not spec.moves and (written or any(fresh) or (values and not made)):
+            listed = spec.function.startswith("_foreach_")
+            first = list(args[0]) if listed else list(args[:1])
+            known = all(fresh) if not written else [id(t) for t in written] == [id(t) for t in first]
+            for at, result in enumerate(written or made if listed and known else ()):
+                each = [a[at] if isinstance(a, list | tuple) and len(a) == len(first) else a for a in args]
+                self._operator(spec.function.removeprefix("_foreach_"), each, kwargs, [result])
+            if not (listed and known):
+                self._operator(spec.function if known else spec.name, args, kwargs, [*written, *made])
+
+    def _operator(self, name: str, args: Any, kwargs: Any, results: list[torch.Tensor]) -> None:
+        """Log an operator by the name of its law. What a copy writes over is no argument."""
+        places = {self.log.place(t): t for t in results}
+        given = args[1:2] if name == "copy" else args
+        self.log.add("operator", name, given, kwargs, list(places.values()), wrote=results)
+        at = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
+        if at not in (NOWHERE, self.location()) and not recomputing():
+            self.log.add("hook", str(at))
 
     def _meet(self, tensor: torch.Tensor, site: str) -> None:
-        log, key = self.log, self.log.key(tensor)
         if id(tensor) in self.declared and self.name(tensor) not in self.steps:
             self.steps[self.name(tensor)] = 0
-            log.writes([tensor])
-            log.add("source", log.reference(tensor), 1, "parameter", self.name(tensor))
-        elif not log.versions[key[0]] and key not in log.numbers:
-            self._source(tensor, site, 0)
+            self.log.add("source", tensor, "parameter", self.name(tensor), wrote=[tensor])
+        elif self.log.storage(tensor) not in self.log.made:
+            self._source(tensor, site)
 
     def _data(self, value: Value) -> bool:
         """Whether each part is the data of one sample, or what was drawn for it."""
@@ -140,70 +138,68 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         own = [(self.terms.operators[term], self.terms.owners[term] >= 0) for part in value.parts for term in part]
         return alone and set(own) <= {("data", True), ("draw", True)}
 
-    def _source(self, tensor: torch.Tensor, site: str, writes: int) -> None:
+    def _source(self, tensor: torch.Tensor, site: str) -> None:
         """What a tensor is that no logged operator made."""
         with self.aside():
             value = self.value(tensor)
         terms, leaves = self.terms, [term for part in value.parts for term in part]
         owners = [terms.owners[term] for term in leaves]
-        kind: tuple[Any, ...] = ("lost", f"a tensor at {site}")
+        kind: tuple[Any, ...] = ("lost", f"{site} comes from no operator")
         if value.shared and self.laws.constant(value.parts[0]):
             kind = ("number", str(value.parts[0].get(terms.one, Fraction(0))))
         elif self._data(value):
             name = f"{call_site()} {site}"
-            turns = {self.log.turns[name, owner] for owner in owners}
-            self.log.turns.update((name, owner) for owner in owners)
+            turns = {self.turns[name, owner] for owner in owners}
+            self.turns.update((name, owner) for owner in owners)
             least = terms.attributes[leaves[0]][-1][0]
             if len(turns) == 1:
                 kind = ("data", f"{name} {turns.pop()}", value.axis, owners, least)
         elif all(owner == NOBODY for owner in owners):
             kind = ("constant", " ".join(f"{by}*{term}" for part in value.parts for term, by in part.items()))
-        self.log.add("source", self.log.reference(tensor), writes, *kind)
+        self.log.add("source", tensor, *kind, wrote=[tensor])
 
     def _gradients(self) -> list[Any]:
-        held = {self.name(p): p.grad for p in self.kept if p.is_leaf and p.grad is not None}
-        return [[name, self.log.reference(grad)] for name, grad in held.items()]
+        return [[self.name(p), p.grad] for p in self.kept if p.is_leaf and p.grad is not None]
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
         super().begin(roots, *rest)
-        log, seeds = self.log, tensors_in(rest[0]) if rest else []
         if self.stepping:
-            log.add("lost", "a backward pass runs inside of an optimizer step")
-        log.add("backward", *([log.reference(t) for t in one] for one in (tensors_in(roots), seeds)), self._gradients())
+            self.log.add("lost", "a backward pass runs inside of an optimizer step")
+        self.log.add("backward", tensors_in(roots), tensors_in(rest[0]) if rest else [], self._gradients())
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
         super().ended(found)
-        self.log.add("ended", self._gradients(), [self.log.reference(t) for t in tensors_in(found)])
+        self.log.add("ended", self._gradients(), tensors_in(found))
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: log the gradients that it was handed."""
         super().before_step(optimizer)
-        rows = [[self.name(one), self.steps[self.name(one)]] for one in params_of(optimizer)]
-        for row, one in zip(rows, params_of(optimizer), strict=True):
-            if one.grad is not None:
-                self._meet(one.grad, "gradient")
-                row.append(self.log.reference(one.grad))
+        rows = [
+            [self.name(p), self.steps[self.name(p)], *([] if p.grad is None else [p.grad])]
+            for p in params_of(optimizer)
+        ]
+        for _, _, *grads in rows:
+            for grad in grads:
+                self._meet(grad, "a gradient")
         self.log.add("step", self.number_of(optimizer), rows)
         self.renewing.clear()
 
     def after_step(self, optimizer: Any) -> None:
-        """An optimizer has stepped: its parameters have another version, and what else it wrote is a state."""
+        """An optimizer has stepped: its parameters are others, and what else it wrote is a state."""
         super().after_step(optimizer)
-        own, log = {id(one): one for one in params_of(optimizer)}, self.log
+        own = {id(p): [self.name(p), p] for p in params_of(optimizer)}
+        self.steps.update(name for name, _ in own.values())
         rest = [t for t in self.renewing.values() if id(t) not in own]
-        log.writes([*own.values(), *rest])
-        self.steps.update(map(self.name, own.values()))
-        rows = [[self.name(one), log.reference(one)] for one in own.values()]
-        log.add("stepped", rows, [log.reference(t) for t in rest])
+        self.log.add("stepped", list(own.values()), rest, wrote=rest)
 
     def end(self) -> None:
-        """The function has returned: log what was lost and read, and the operators by name."""
+        """The function has returned: log what was lost and read."""
         super().end()
         self.log.lines[1:1] = [json.dumps(["lost", *map(str, entry)]) for entry in self.facts.lost]
         for entry in self.facts.reads:
             self.log.add("read", *map(str, entry))
         if self.facts.repeated or self.facts.again:
             self.log.add("repeat", str(self.facts.repeated or "a generator"))
-        self.log.add("end", len(self.log.lines), dict(sorted(self.log.operators.items())))
+        self.log.add("end", len(self.log.lines))
