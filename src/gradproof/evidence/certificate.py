@@ -22,23 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradproof.evidence.step_laws import (
-    FILLED,
-    GIVEN,
-    LAWS,
-    NOBODY,
-    SAME,
-    SEVERAL,
-    TENSOR,
-    Contents,
-    Items,
-    Laws,
-    OperatorCall,
-    Place,
-    Unfollowed,
-    dense,
-    span,
-)  # fmt: skip
+from gradproof.evidence import step_laws
+from gradproof.evidence.step_laws import LAWS, NOBODY, SEVERAL, Contents, Items, OperatorCall, Place, Unfollowed, span
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -66,11 +51,7 @@ class Malformed(Exception):
 
 
 class Contradiction(Exception):
-    """A record does not follow from those before it, or (`status`) nothing is known from there on."""
-
-    def __init__(self, why: str, status: str = REFUSED) -> None:
-        super().__init__(why)
-        self.status = status
+    """A record does not follow from those before it; with the status of an obligation, nothing is known from there."""
 
 
 class TensorRecord(NamedTuple):
@@ -85,11 +66,11 @@ class StepChecker:
     """Reads the records in order, and judges each optimizer step.
 
     `contents`: what each storage holds by place, the newest last. `weights`: in a backward pass, the weight of each
-    sample in what it began at. `shares`: what a unit of it brought to a gradient, by parameter and term.
+    sample in what it began at. `shares`: what a unit of it brought to a gradient, by term.
     """
 
     def __init__(self) -> None:
-        self.laws = Laws()
+        self.laws = step_laws.Laws()
         self.tensors: list[TensorRecord] = []
         self.contents: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
@@ -100,7 +81,7 @@ class StepChecker:
         self.versions: dict[str, int] = {}
         self.weights: dict[int, Fraction] | None = None
         self.before: dict[str, Items] = {}
-        self.shares: defaultdict[tuple[str, int], set[Fraction]] = defaultdict(set)
+        self.shares: defaultdict[int, set[Fraction]] = defaultdict(set)
         self.gained: set[tuple[str, int]] = set()
         self.window: set[int] = set()
         self.losses: set[str] = set()
@@ -123,7 +104,7 @@ class StepChecker:
         rules: dict[str, Callable[..., None]] = {
             "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
             "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end,
-            "read": lambda *_: None, FORMAT: self.run.update, "lost": self.lost,
+            "read": lambda *_: None, FORMAT: self.run.update, "lost": lambda *why: self.unknown(why[-1]),
             "hook": lambda at: self.unknown(f"code of yours runs inside of a backward pass: {at}"),
             "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
         }  # fmt: skip
@@ -135,16 +116,13 @@ class StepChecker:
                 self.kinds[kind] += 1
                 rules[kind](*rest)
         except Contradiction as found:
-            self.found = {name: {found.status: f"record {number}: {found}"} for name in OBLIGATIONS}
+            why, status = (*found.args, OPEN if self.blind else REFUSED)[:2]
+            self.found = {name: {status: f"record {number}: {why}"} for name in OBLIGATIONS}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
             raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {str(found)[:80]}") from found
         else:
             if not self.kinds["end"]:
                 raise Malformed("the last record is missing")
-
-    def lost(self, *why: str) -> None:
-        """The recorder lost sight of a value."""
-        raise Contradiction(why[-1], OPEN)
 
     # Tensors, and what they hold
 
@@ -158,7 +136,7 @@ class StepChecker:
 
     def named(self, value: Any) -> list[TensorRecord]:
         """The tensors in arguments, in order."""
-        return [self.tensors[int(number)] for number in TENSOR.findall(json.dumps(value))]
+        return [self.tensors[int(number)] for number in step_laws.TENSOR.findall(json.dumps(value))]
 
     def read(self, tensor: TensorRecord) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
@@ -176,7 +154,7 @@ class StepChecker:
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
             value = Unfollowed("a number has too many digits")
         for own in list(held):
-            if own == place or (dense(place) and within(own, place)):
+            if own == place or (step_laws.dense(place) and within(own, place)):
                 del held[own]
             elif own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
                 held[own] = Unfollowed("a part of a tensor was written")
@@ -221,7 +199,7 @@ class StepChecker:
         if name == "copy" and own[0].place[1] != made[0].place[1]:
             name = "expand"
         whole = [t for t in (*own, *made) if "float" not in t.dtype]
-        if len({t.dtype for t in (*own, *made)}) > 1 and whole and (name in SAME or name == "expand"):
+        if len({t.dtype for t in (*own, *made)}) > 1 and whole and (name in step_laws.SAME or name == "expand"):
             name = "cast"
         found: list[Value] = []
         try:
@@ -232,7 +210,7 @@ class StepChecker:
                 and len(whole) < len(own + made)
             ):
                 raise Unfollowed(f"operator {name} makes whole numbers of others")
-            read = [] if name in FILLED or name in GIVEN else own
+            read = [] if name in (step_laws.FILLED | step_laws.GIVEN) else own
             held = [self.read(t) for t in read]
             self.numbers += name == "_local_scalar_dense" and held[0].owned
             shapes, outs = [t.place[1] for t in read], [t.place[1] for t in made]
@@ -284,8 +262,7 @@ class StepChecker:
                 gain = by - self.before.get(name, {}).get((term, owner), Fraction(0))
                 if gain and self.weights.get(owner):
                     self.gained.add((name, term))
-                    for key in {(name, term), ("", term)}:
-                        self.shares[key].add(gain / self.weights[owner])
+                    self.shares[term].add(gain / self.weights[owner])
         self.window |= self.weights.keys()
         self.weights = None
 
@@ -324,7 +301,7 @@ class StepChecker:
             self.note(OPEN, f"a gradient of {what} has not all that backward passes added: {name}", DATA, EQUAL)
         lacking = list[dict[int, Any]]()
         for name, term, own in every:
-            shares = self.shares.get((name, term)) or self.shares.get(("", term)) or set()
+            shares = self.shares.get(term, set())
             inside, others = [one for one in own if one in window], [one for one in own if one not in window]
             if NOBODY in own:
                 self.note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
@@ -353,11 +330,11 @@ class StepChecker:
         self.applied |= factors
         for one in self.laws.aggregates(factors):
             own = {key: by for key, by in one.items.items() if key[1] >= 0}
-            if any(owners.keys() != self.window for owners in by_term(own).values()):
-                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
-            elif len({by / ours[key] if key in ours else None for key, by in own.items()}) > 1:
-                self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
             used |= own.keys()
+            if any(owners.keys() & self.window and owners.keys() != self.window for owners in by_term(own).values()):
+                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
+            elif any(ours.get(key) != by for key, by in own.items()):
+                self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
         if factors != {0} and (len(factors) > 1 or ours.keys() - used):
             self.note(OPEN, "gradients are scaled by several numbers, or by one that is not made of all", CLIP, EQUAL)
 
@@ -388,11 +365,8 @@ class StepChecker:
 
     def verdicts(self) -> list[tuple[str, str, str]]:
         """Each obligation with its status, and why."""
-        rows = []
-        for name, found in self.found.items():
-            status = next((one for one in CODES if one in found), CONFIRMED)
-            rows.append((name, status, found.get(status, OBLIGATIONS[name])))
-        return rows
+        worst = {name: next((one for one in CODES if one in found), CONFIRMED) for name, found in self.found.items()}
+        return [(name, status, self.found[name].get(status, OBLIGATIONS[name])) for name, status in worst.items()]
 
 
 def within(part: Place, whole: Place) -> bool:

@@ -124,29 +124,20 @@ class SampleLaw(NamedTuple):
 
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
-OF_ELEMENTS = """
-relu gelu silu tanh sigmoid exp log log1p sqrt rsqrt reciprocal pow abs sgn sign sin cos erf clamp clamp_min clamp_max
-where masked_fill eq ne lt le gt ge logical_not logical_and bitwise_and bitwise_not maximum minimum leaky_relu elu
-hardtanh softplus cast
-"""
-LINEAR = """
-threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward
-hardtanh_backward softplus_backward native_dropout_backward div neg expand
-"""
-LAWS = {
-    **dict.fromkeys(OF_ELEMENTS.split(), SampleLaw(".->.")),
-    **dict.fromkeys(LINEAR.split(), SampleLaw(".->.", (0,))),
-    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), SampleLaw(".->.", mean=2)),
-    **dict.fromkeys(
-        ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"), SampleLaw(".->.", (0,), mean=3)
-    ),
+TABLE = {
+    "relu gelu silu tanh sigmoid exp log log1p sqrt rsqrt reciprocal pow abs sgn sign sin cos erf clamp clamp_min "
+    "clamp_max where masked_fill eq ne lt le gt ge logical_not logical_and bitwise_and bitwise_not maximum minimum "
+    "leaky_relu elu hardtanh softplus cast": SampleLaw(".->."),
+    "threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward "
+    "hardtanh_backward softplus_backward native_dropout_backward div neg expand": SampleLaw(".->.", (0,)),
+    "mse_loss smooth_l1_loss huber_loss": SampleLaw(".->.", mean=2),
+    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward": SampleLaw(".->.", (0,), mean=3),
     "mul": SampleLaw(".->.", (0, 1)),
-    **dict.fromkeys(("add", "sub"), SampleLaw(".->.", joint=True)),
-    **dict.fromkeys(("cat", "stack"), SampleLaw("|->|", joint=True, dim=1)),
-    **dict.fromkeys(("_softmax", "_log_softmax"), SampleLaw("|->|", dim=1)),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), SampleLaw("|->|", (0,), dim=2)),
-    **dict.fromkeys(("select_backward", "slice_backward"), SampleLaw("|->|", (0,), dim=2)),
-    **dict.fromkeys(("sum", "mean"), SampleLaw(".->|", (0,), dim=1)),
+    "add sub": SampleLaw(".->.", joint=True),
+    "cat stack": SampleLaw("|->|", joint=True, dim=1),
+    "_softmax _log_softmax": SampleLaw("|->|", dim=1),
+    "_softmax_backward_data _log_softmax_backward_data select_backward slice_backward": SampleLaw("|->|", (0,), dim=2),
+    "sum mean": SampleLaw(".->|", (0,), dim=1),
     "mm": SampleLaw("nk,km->nm", (0, 1)),
     "bmm": SampleLaw("bnk,bkm->bnm", (0, 1)),
     "addmm": SampleLaw("nm,nK,Km->nm"),
@@ -159,6 +150,7 @@ LAWS = {
     FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX", not_=3),
     f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,), not_=6),
 }
+LAWS = {name: law for names, law in TABLE.items() for name in names.split()}
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
 GIVEN = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
 """The place of the number that fills the result."""
@@ -207,16 +199,13 @@ class Laws:
         known = not value.factor and all(key == (self.one, NOBODY) for key in value.items)
         return next(iter(value.items.values()), Fraction(0)) if known else None
 
-    def scaled(self, by: Fraction, term: int) -> int:
-        """A term with a coefficient."""
-        return term if by == 1 else self.make("times", str(by), (term,))
-
     def named(self, value: Contents, shape: Shape) -> int:
         """One term for a sum."""
         rows = sorted(value.items.items())
         if len(rows) == 1 and not value.factor and rows[0][0][1] == NOBODY:
-            term = rows[0][0][0]
-            return self.scaled(rows[0][1], self.make("number", "", (term,), shape) if term == self.one else term)
+            ((term, _), by) = rows[0]
+            term = self.make("number", "", (term,), shape) if term == self.one else term
+            return term if by == 1 else self.make("times", str(by), (term,))
         kids = [*(term for (term, _), _ in rows), value.factor]
         made = self.make("sum", tuple((owner, str(by)) for (_, owner), by in rows), kids, shape)
         if value.owned:
@@ -283,29 +272,25 @@ class Laws:
         letter, owners = ins[first][rows.axis], rows.owners
         fits = letter.islower() and not c.arg(law.not_) and len(c.arg(law.one, "", [0])) == 1
         for value, shape, text in zip(c.values, c.shapes, ins, strict=True):
-            wide = dict(zip(text, shape, strict=False)).get(letter, 1)
-            if value.axis >= 0:
-                fits = fits and text[value.axis] == letter and wide == size and value.owners == owners
-            else:
-                fits = (
-                    fits
-                    and not value.owned
-                    and (wide == 1 != size or letter not in text or self.plain(value) is not None)
-                )
-        if not fits or any(
-            shape[text.index(letter)] != size for shape, text in zip(c.outs, outs, strict=True) if letter in text
-        ):
+            wide = dict(zip(text, shape, strict=True)).get(letter, 0)
+            same = wide == size and text[value.axis] == letter and value.owners == owners
+            other = not value.owned and (wide == 1 != size or not wide or self.plain(value) is not None)
+            fits = fits and (same if value.axis >= 0 else other)
+        every = [
+            n for shape, text in zip(c.outs, outs, strict=True) for x, n in zip(text, shape, strict=True) if x == letter
+        ]
+        if not fits or set(every) - {size}:
             raise Unfollowed(f"operator {c.name} does not keep samples apart")
         average = c.name == "mean" or (law.mean != NONE and c.arg(law.mean, "reduction", 1) == 1)
         values = c.values if law.labels == NONE else self.labelled(c, law.labels, average)
         linear = (0,) if c.name == "masked_fill" and c.arg(2) == 0 else law.linear
-        lead, by, kids = next(iter(c.values[first].items.values())) if law.joint else Fraction(1), Fraction(1), []
+        lead, by, kids = next(iter(rows.items.values())) if law.joint else Fraction(1), Fraction(1), []
         for at, (value, shape) in enumerate(zip(values, c.shapes, strict=True)):
             single = value.axis >= 0 or (len(value.items) == 1 and not value.factor)
-            own = next(iter(value.items.values())) if single else Fraction(bool(value.items))
-            kid = next(iter(value.items))[0] if single else self.named(value, shape)
+            named = ((self.named(value, shape), NOBODY), Fraction(bool(value.items)))
+            (kid, _), own = next(iter(value.items.items())) if single else named
             by *= own if at in linear else 1
-            kids.append(kid if at in linear else self.scaled(own / lead, kid))
+            kids.append(kid if at in linear or own == lead else self.make("times", str(own / lead), (kid,)))
         made = []
         for at, (text, shape) in enumerate(zip(outs, c.outs, strict=True)):
             axis = text.find(letter)
