@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradproof.evidence import step_laws
-from gradproof.evidence.step_laws import LAWS, NOBODY, SEVERAL, Contents, Items, OperatorCall, Place, Unfollowed, span
+from gradproof.evidence.step_laws import NOBODY, SEVERAL, ZERO, Contents, Items, OperatorCall, Place, Unfollowed, span
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -41,7 +39,6 @@ NEAR = Fraction(1, 2**20)
 """A constant of Python's may be a rounded number: 1/3 is."""
 MOST, DIGITS = 2**28, 2**12
 """Bytes of a log, and bits of a number."""
-NUMBER = re.compile(r"-?\d{1,999}(/\d{1,999})?")
 NARROW = ("float16", "bfloat16", "float8")
 Value = Contents | Unfollowed
 
@@ -89,30 +86,31 @@ class StepChecker:
         self.steps: list[dict[int, Fraction]] = []
         self.blind = False
 
-    def note(self, status: str, why: object, *names: str) -> None:
+    def _note(self, status: str, why: object, *names: str) -> None:
         """Something that keeps obligations from being confirmed; no reason to refuse where a value is not known."""
         for name in names or OBLIGATIONS:
             self.found[name].setdefault(OPEN if self.blind else status, str(why))
 
-    def unknown(self, why: object) -> None:
-        """A value is not known."""
-        self.note(OPEN, why)
+    def _unknown(self, why: object) -> None:
+        self._note(OPEN, why)
         self.blind = True
 
     def check(self, lines: Sequence[str]) -> None:
         """Check every record. Raises Malformed for one that is none."""
-        rules: dict[str, Callable[..., None]] = {
-            "tensor": self.tensor, "source": self.source, "operator": self.operator, "backward": self.backward,
-            "ended": self.after, "step": self.step, "stepped": self.stepped, "end": self.end,
-            "read": lambda *_: None, FORMAT: self.run.update, "lost": lambda *why: self.unknown(why[-1]),
-            "hook": lambda at: self.unknown(f"code of yours runs inside of a backward pass: {at}"),
-            "repeat": lambda at: self.note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
+        rules: dict[str, Any] = {
+            "tensor": self._tensor, "source": self._source, "operator": self._operator, "backward": self._backward,
+            "ended": self._after, "step": self._step, "stepped": self._stepped, "end": self._end,
+            "read": lambda *_: None, FORMAT: self.run.update,
+            "hook": lambda at: self._unknown(f"code of yours runs inside of a backward pass: {at}"),
+            "repeat": lambda at: self._note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
         }  # fmt: skip
         try:
             for number, line in enumerate(lines):
                 kind, *rest = json.loads(line)
                 if (kind == FORMAT) != (number == 0) or self.kinds["end"]:
                     raise Malformed(f"record {number} is out of place, or the format is another one")
+                if kind == "lost":
+                    raise Contradiction(rest[-1], OPEN)
                 self.kinds[kind] += 1
                 rules[kind](*rest)
         except Contradiction as found:
@@ -126,19 +124,17 @@ class StepChecker:
 
     # Tensors, and what they hold
 
-    def tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
-        """A tensor."""
+    def _tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         if self.types.setdefault(storage, dtype) != dtype:
             raise Contradiction(f"storage {storage} has two types", OPEN)
         if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
             raise ValueError("a tensor lies nowhere")
         self.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
 
-    def named(self, value: Any) -> list[TensorRecord]:
-        """The tensors in arguments, in order."""
+    def _named(self, value: Any) -> list[TensorRecord]:
         return [self.tensors[int(number)] for number in step_laws.TENSOR.findall(json.dumps(value))]
 
-    def read(self, tensor: TensorRecord) -> Contents:
+    def _read(self, tensor: TensorRecord) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
         for own, value in reversed(self.contents[tensor.storage].items()):
             if within(tensor.place, own):
@@ -147,8 +143,7 @@ class StepChecker:
                 return self.laws.viewed(value, own, tensor.place)
         raise Unfollowed("a tensor is read that no record made, or one across several")
 
-    def write(self, tensor: TensorRecord, value: Value) -> None:
-        """A tensor holds a value now."""
+    def _write(self, tensor: TensorRecord, value: Value) -> None:
         held, place = self.contents[tensor.storage], tensor.place
         sizes = () if isinstance(value, Unfollowed) else value.items.values()
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
@@ -160,19 +155,22 @@ class StepChecker:
                 held[own] = Unfollowed("a part of a tensor was written")
         held[place] = value
 
-    def sum_of(self, reference: Any) -> Contents:
-        """What a gradient or a loss holds: rows of samples are none. Raises Unfollowed."""
-        (tensor,) = self.named(reference)
-        value = self.read(tensor)
-        if value.axis >= 0:
-            raise Unfollowed("rows of samples stand where a sum has to")
-        return value
+    def _sum_of(self, reference: Any) -> Contents:
+        """What a gradient or a loss holds: rows of samples are none."""
+        try:
+            value = self._read(*self._named(reference))
+            if value.axis < 0:
+                return value
+            self._unknown("rows of samples stand where a sum has to")
+        except Unfollowed as found:
+            self._unknown(found)
+        return ZERO
 
-    def source(self, reference: Any, kind: str, name: str, *rest: Any) -> None:
+    def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
         """A tensor that no operator made: data, a parameter, a number or a constant."""
-        (tensor,) = self.named(reference)
+        (tensor,) = self._named(reference)
         shape, there = tensor.place[1], self.contents[tensor.storage].values()
-        value: Value = Unfollowed(name)
+        value: Value = Unfollowed("data have no axis of samples")
         if kind == "data" and rest[0] >= 0:
             axis, owners, least = rest
             each = shape[axis] // len(owners)
@@ -187,142 +185,120 @@ class StepChecker:
             self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
         elif any(isinstance(one, Contents) and one.owned for one in there):
             raise Contradiction("something that is no operator writes over what one made")
-        elif kind == "number" and NUMBER.fullmatch(name):
-            value = self.laws.number(Fraction(name))
-        elif kind == "constant":
-            value = self.laws.leaf(kind, name, shape)
-        self.write(tensor, value)
+        elif kind != "data":
+            value = self.laws.number(Fraction(*name)) if kind == "number" else self.laws.leaf("constant", name, shape)
+        self._write(tensor, value)
 
-    def operator(self, name: str, args: list[Any], named: dict[str, Any], results: list[Any]) -> None:
-        """An operator."""
-        own, made, law = self.named([args, named]), self.named(results), LAWS.get(name)
+    def _operator(self, name: str, args: list[Any], named: dict[str, Any], results: list[Any]) -> None:
+        own, made, law = self._named([args, named]), self._named(results), step_laws.LAWS.get(name)
         if name == "copy" and own[0].place[1] != made[0].place[1]:
             name = "expand"
-        whole = [t for t in (*own, *made) if "float" not in t.dtype]
-        if len({t.dtype for t in (*own, *made)}) > 1 and whole and (name in step_laws.SAME or name == "expand"):
+        types = {t.dtype for t in (*own, *made)}
+        whole = {dtype for dtype in types if "float" not in dtype}
+        if len(types) > 1 and whole and (name in step_laws.SAME or name == "expand"):
             name = "cast"
+        read = [] if name in step_laws.FILLED else own
         found: list[Value] = []
         try:
-            if (
-                law is not None
-                and (law.linear or law.joint)
-                and any(t in whole for t in made)
-                and len(whole) < len(own + made)
-            ):
+            if law is not None and (law.linear or law.joint) and types - whole and whole & {t.dtype for t in made}:
                 raise Unfollowed(f"operator {name} makes whole numbers of others")
-            read = [] if name in (step_laws.FILLED | step_laws.GIVEN) else own
-            held = [self.read(t) for t in read]
-            self.numbers += name == "_local_scalar_dense" and held[0].owned
-            shapes, outs = [t.place[1] for t in read], [t.place[1] for t in made]
-            found += self.laws.result(OperatorCall(name, held, shapes, args, named, outs))
+            held, shapes, outs = map(self._read, read), [t.place[1] for t in read], [t.place[1] for t in made]
+            call = OperatorCall(name, list(held), shapes, args, named, outs)
+            self.numbers += name == "_local_scalar_dense" and call.values[0].owned
+            found += self.laws.result(call)
         except Unfollowed as why:
             found += [why] * len(made)
         for tensor, value in zip(made, found, strict=True):
-            self.write(tensor, value)
+            self._write(tensor, value)
             if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
                 every = [value, *self.laws.aggregates(term for term, _ in value.items)]
                 size = self.run["micro_batch_size"]
                 if len({owner // size for one in every for owner in one.owners if owner >= 0}) > 1:
-                    self.note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
+                    self._note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
 
     # Backward passes and optimizer steps
 
-    def held(self, gradients: list[Any]) -> list[tuple[str, Items]]:
-        """The terms of gradients, as far as they are known."""
-        found = []
-        for name, reference in gradients:
-            with suppress(Unfollowed):
-                found.append((name, self.sum_of(reference).items))
-        return found
-
-    def backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
+    def _backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
         """A backward pass begins: how its loss weighs each sample."""
         if self.weights is not None:
             raise Contradiction("a backward pass inside of another, or without its end", OPEN)
-        self.weights, self.before = {}, dict(self.held(gradients))
-        for root, seed in zip(roots, seeds or [None] * len(roots), strict=True):
-            try:
-                value = self.sum_of(root)
-                factor = Fraction(1) if seed is None else self.laws.plain(self.sum_of(seed))
-            except Unfollowed as found:
-                self.unknown(found)
-                continue
+        self.weights, self.before = {}, {name: self._sum_of(one).items for name, one in gradients}
+        for root, seed in zip(roots, seeds, strict=True):
+            value, factor = self._sum_of(root), self.laws.plain(self._sum_of(seed))
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in self.weights or factor is None or value.factor:
-                    self.unknown("a loss is no plain sum with one term of each sample")
+                    self._unknown("a loss is no plain sum with one term of each sample")
                 self.weights[owner] = by * (factor or 0)
                 self.losses.add(self.laws.traits.get(term, ""))
 
-    def after(self, gradients: list[Any], returned: list[Any]) -> None:
+    def _after(self, gradients: list[Any]) -> None:
         """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
         if self.weights is None:
             raise Contradiction("the end of no backward pass", OPEN)
-        for name, items in self.held([*gradients, *(("", one) for one in returned)]):
-            for (term, owner), by in items.items():
-                gain = by - self.before.get(name, {}).get((term, owner), Fraction(0))
+        for name, one in gradients:
+            for (term, owner), by in self._sum_of(one).items.items():
+                gain = by - self.before.get(name, {}).get((term, owner), 0)
                 if gain and self.weights.get(owner):
                     self.gained.add((name, term))
                     self.shares[term].add(gain / self.weights[owner])
         self.window |= self.weights.keys()
         self.weights = None
 
-    def step(self, optimizer: int, rows: list[Any]) -> None:
+    def _step(self, optimizer: int, rows: list[Any]) -> None:
         """An optimizer steps: what its gradients are made of."""
-        at, size, sums = len(self.steps), self.run["accum_steps"] * self.run["micro_batch_size"], dict[str, Contents]()
-        last = self.run["tail"] * self.run["micro_batch_size"] if at == self.run["windows"] else size
-        if optimizer or self.weights is not None or at >= self.run["windows"] + bool(self.run["tail"]):
+        at, windows, size = len(self.steps), self.run["windows"], self.run["accum_steps"] * self.run["micro_batch_size"]
+        last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
+        if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
             raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
-        for name, version, *grads in rows:
+        sums = {name: self._sum_of(grads[0]) for name, _, *grads in rows if grads}
+        for name, version, *_ in rows:
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
-            try:
-                if grads:
-                    sums[name] = self.sum_of(grads[0])
-            except Unfollowed as found:
-                self.unknown(found)
-            if not grads and any(name == own for own, _ in self.gained):
-                self.note(REFUSED, f"the gradient of {name} is not handed on")
-        self.clipped(sums)
-        self.steps.append(self.weighed(sums, range(at * size, at * size + last)))
+            if name not in sums and any(name == own for own, _ in self.gained):
+                self._note(REFUSED, f"the gradient of {name} is not handed on")
+        self._clipped(sums)
+        self._weighed(sums, range(at * size, at * size + last))
         self.gained, self.window = set(), set()
 
-    def weighed(self, sums: dict[str, Contents], window: range) -> dict[int, Fraction]:
+    def _weighed(self, sums: dict[str, Contents], window: range) -> None:
         """The weight of each sample in the gradients of a window, and what keeps them from having one."""
         what, found = f"window {len(self.steps) + 1}", dict[int, set[Fraction]]()
-        every = [(name, term, own) for name, value in sums.items() for term, own in by_term(value.items).items()]
-        made = {self.laws.keys[term][:2] for term in self.laws.below(term for _, term, _ in every)}
+        every = defaultdict[tuple[str, int], dict[int, Fraction]](dict)
+        for name, value in sums.items():
+            for (term, owner), by in value.items.items():
+                every[name, term][owner] = by
+        self._doubted(what, [*every], [key for key in self.gained - every.keys() if key[0] in sums])
+        for (name, term), own in every.items():
+            shares, others = self.shares.get(term, set()), [one for one in own if one not in window]
+            if SEVERAL in own:
+                self._unknown(f"the gradient of {name} in {what} has a function of several samples")
+            elif NOBODY in own:
+                self._note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
+            elif others:
+                self._note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
+            elif len(shares) != 1:
+                self._note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
+            for owner in own.keys() - set(others):
+                found.setdefault(owner, set()).update(own[owner] / share for share in shares)
+        for own in [*every.values(), found]:
+            missing = [*islice((one for one in window if one not in own), 9)]
+            if missing and (own is found or any(one in window for one in own)):
+                self._note(REFUSED, f"a gradient of {what} lacks {shown(missing)}", DATA, EQUAL)
+                self._note(OPEN, f"{what} may have been zeroed inside", STALE)
+        weights = [by for each in found.values() for by in each]
+        if weights and min(weights) < (1 - NEAR) * max(weights):
+            self._note(REFUSED, f"the samples of {what} have several weights", EQUAL)
+        self.steps.append({owner: min(by) for owner, by in found.items() if by})
+
+    def _doubted(self, what: str, every: list[tuple[str, int]], gone: list[tuple[str, int]]) -> None:
+        made = {self.laws.keys[term][:2] for term in self.laws.below(term for _, term in every)}
         older = {one for kind, one in made if kind == "parameter"} - set(self.versions.items())
         if older:
-            self.note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
-        if any(SEVERAL in own for _, _, own in every):
-            self.unknown(f"a gradient of {what} has a function of several samples")
-        gone = self.gained - {(own, term) for name, term, _ in every for own in (name, "")}
-        for name in sorted({name for name, _ in gone if name in sums or not name})[:1]:
-            self.note(OPEN, f"a gradient of {what} has not all that backward passes added: {name}", DATA, EQUAL)
-        lacking = list[dict[int, Any]]()
-        for name, term, own in every:
-            shares = self.shares.get(term, set())
-            inside, others = [one for one in own if one in window], [one for one in own if one not in window]
-            if NOBODY in own:
-                self.note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
-            elif others:
-                self.note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
-            elif len(shares) != 1:
-                self.note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
-            lacking += [own] * (0 < len(inside) < len(window))
-            for owner in inside:
-                found.setdefault(owner, set()).update(own[owner] / share for share in shares)
-        lacking += [found] * (len(found) < len(window))
-        for own in lacking[:1]:
-            missing = islice((one for one in window if one not in own), 9)
-            self.note(REFUSED, f"a gradient of {what} lacks {shown([*missing])}", DATA, EQUAL)
-            self.note(OPEN, f"{what} may have been zeroed inside", STALE)
-        weights = [by for own in found.values() for by in own]
-        if weights and min(weights) < (1 - NEAR) * max(weights):
-            self.note(REFUSED, f"the samples of {what} have several weights", EQUAL)
-        return {owner: min(by) for owner, by in found.items() if by}
+            self._note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
+        if gone:
+            self._note(OPEN, f"the gradient of {gone[0][0]} in {what} lacks what a backward pass added", DATA, EQUAL)
 
-    def clipped(self, sums: dict[str, Contents]) -> None:
+    def _clipped(self, sums: dict[str, Contents]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
         ours = {key: by for value in sums.values() for key, by in value.items.items()}
         inside = self.laws.aggregates(term for term, owner in ours if owner == SEVERAL)
@@ -331,37 +307,38 @@ class StepChecker:
         for one in self.laws.aggregates(factors):
             own = {key: by for key, by in one.items.items() if key[1] >= 0}
             used |= own.keys()
-            if any(owners.keys() & self.window and owners.keys() != self.window for owners in by_term(own).values()):
-                self.note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
+            owners = {owner for _, owner in own}
+            if owners & self.window and owners != self.window:
+                self._note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
             elif any(ours.get(key) != by for key, by in own.items()):
-                self.note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
+                self._note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
         if factors != {0} and (len(factors) > 1 or ours.keys() - used):
-            self.note(OPEN, "gradients are scaled by several numbers, or by one that is not made of all", CLIP, EQUAL)
+            self._note(OPEN, "gradients are scaled by several numbers, or by one that is not made of all", CLIP, EQUAL)
 
-    def stepped(self, own: list[Any], rest: list[Any]) -> None:
+    def _stepped(self, own: list[Any], rest: list[Any]) -> None:
         """An optimizer has stepped: parameters and states are others."""
         for at, (name, one) in enumerate([*own, *(("", one) for one in rest)]):
-            (tensor,) = self.named(one)
+            (tensor,) = self._named(one)
             if name:
                 self.versions[name] = self.versions.get(name, 0) + 1
             kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (len(self.steps), at))
-            self.write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
+            self._write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
 
-    def end(self, count: int) -> None:
+    def _end(self, count: int) -> None:
         """The last record: how many there are before it."""
         if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:
             raise Contradiction("a record is missing, or one that says that Python reads a number")
         if self.laws.scalars - self.applied:
-            self.note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
+            self._note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
-            self.note(REFUSED if self.steps else OPEN, f"{len(self.steps)} optimizer steps, and other windows")
+            self._note(REFUSED if self.steps else OPEN, f"{len(self.steps)} optimizer steps, and other windows")
         sums = [(sum(by.values(), Fraction(0)), len(by)) for by in self.steps]
         ones = [abs(whole - 1) <= NEAR for whole, _ in sums]
         every = [abs(whole - number) <= NEAR * number for whole, number in sums]
         if self.losses not in ({"mean"}, {"sum"}):
-            self.note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
+            self._note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
         elif not all(ones) and not (self.losses == {"sum"} and all(every)):
-            self.note(REFUSED, "the weights of a window do not add up to 1, nor a sum's to its samples", EQUAL)
+            self._note(REFUSED, "the weights of a window do not add up to 1, nor a sum's to its samples", EQUAL)
 
     def verdicts(self) -> list[tuple[str, str, str]]:
         """Each obligation with its status, and why."""
@@ -372,14 +349,6 @@ class StepChecker:
 def within(part: Place, whole: Place) -> bool:
     """Whether the elements of one tensor lie between the first and the last of another."""
     return whole[0] <= part[0] and part[0] + span(part) <= whole[0] + span(whole)
-
-
-def by_term(items: Items) -> dict[int, dict[int, Fraction]]:
-    """Sample to coefficient, for each term."""
-    found = defaultdict[int, dict[int, Fraction]](dict)
-    for (term, owner), by in items.items():
-        found[term][owner] = by
-    return found
 
 
 def shown(samples: Sequence[int]) -> str:

@@ -152,9 +152,10 @@ TABLE = {
 }
 LAWS = {name: law for names, law in TABLE.items() for name in names.split()}
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
-GIVEN = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
-"""The place of the number that fills the result."""
-FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1} | {
+    "full": (1,), "full_like": (1,), "new_full": (2,), "fill": (1,), "scalar_tensor": (0,)
+}  # fmt: skip
+"""The number that fills the result, or its place."""
 
 
 class Laws:
@@ -229,8 +230,9 @@ class Laws:
     def simple(self, c: OperatorCall) -> list[Contents] | None:
         """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
         name = c.name
-        if name in FILLED or name in GIVEN:
-            return [self.number(FILLED[name] if name in FILLED else c.arg(GIVEN[name], "value"))]
+        if name in FILLED:
+            by = FILLED[name]
+            return [self.number(c.arg(*by, "value") if isinstance(by, tuple) else by)]
         if name in SAME:
             return c.values
         if name in ("add", "sub", "mul", "div"):
@@ -252,17 +254,18 @@ class Laws:
                 raise Unfollowed(f"operator {c.name} has no law in the checker")
             return self.applied(c, law, form)
         kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
+        value, put = Contents({(self.one, NOBODY): Fraction(1)}), len(kids)
         owned = [at for at, value in enumerate(c.values) if value.owned]
-        alone = owned[0] if len(owned) == 1 and law is not None and owned[0] in law.linear else len(kids)
-        whole = Contents({(self.one, SEVERAL if owned else NOBODY): Fraction(1)})
-        value, found = [*c.values, whole][alone], []
+        if len(owned) == 1 and law is not None and owned[0] in law.linear:
+            value, put = c.values[owned[0]], owned[0]
+        elif owned:
+            value = Contents({(self.one, SEVERAL): Fraction(1)})
+        made = []
         for at, shape in enumerate(c.outs):
-            items = Items()
-            for (term, owner), by in value.items.items():
-                own = [*kids[:alone], term, *kids[alone + 1 :]]
-                items[self.make(c.name, (at, form, *c.shapes), own, shape), owner] = by
-            found.append(Contents(items, factor=value.factor))
-        return found
+            key = (c.name, (at, form, *c.shapes))
+            terms = {term: self.make(*key, [*kids[:put], term, *kids[put + 1 :]], shape) for term, _ in value.items}
+            made.append(value._replace(items={(terms[term], owner): by for (term, owner), by in value.items.items()}))
+        return made
 
     def applied(self, c: OperatorCall, law: SampleLaw, form: str) -> list[Contents]:
         """An operator on rows of samples, by its law. Raises Unfollowed where it is not one on the rows of each."""
@@ -377,20 +380,18 @@ class Laws:
             at = (offset - start, strides, steps)
             items = {(self.make("view", at, (term,), own), owner): by for (term, owner), by in value.items.items()}
             return value._replace(items=items)
-        row, rows = value.each * strides[value.axis], [*value.items.items()]
-        block = row * len(rows)
-        far, near = divmod(offset - start, block)
-        form = (far, near % row, *(divmod(by, block) for by in (*strides, *steps)))
+        row, ((term, _), by) = value.each * strides[value.axis], next(iter(value.items.items()))
+        far, near = divmod(offset - start, row * len(value.items))
+        (first, near), block = divmod(near, row), row * len(value.items)
+        form = (far, near, *(divmod(step, block) for step in (*strides, *steps)))
         for axis in (*sorted(range(len(own)), key=lambda at: -steps[at]), -1):
-            each = row // max(steps[axis], 1) if axis >= 0 else 0
-            if axis >= 0 and (not each or each * steps[axis] != row or own[axis] % each):
+            each = row // steps[axis] if axis >= 0 and steps[axis] and row % steps[axis] == 0 else 0
+            if axis >= 0 and (not each or own[axis] % each):
                 continue
-            first = near // row
-            last, left = (
-                (first + own[axis] // each, (*own[:axis], each, *own[axis + 1 :])) if each else (first + 1, own)
-            )
-            reach = near % row + sum((n - 1) * by for n, by in zip(left, steps, strict=True) if by % block)
-            if reach < row and last <= len(rows):
-                made = self.make("view", form, rows[0][0][:1], left)
-                return Contents({(made, owner): by for (_, owner), by in rows[first:last]}, axis, each)
+            left = (*own[:axis], each, *own[axis + 1 :]) if each else own
+            owners = value.owners[first : first + (own[axis] // each if each else 1)]
+            reach = near + sum((n - 1) * step for n, step in zip(left, steps, strict=True) if step % block)
+            if reach < row and len(owners) == (own[axis] // each if each else 1):
+                made = self.make("view", form, (term,), left)
+                return Contents({(made, owner): by for owner in owners}, axis, each)
         raise Unfollowed("a part of samples is read")

@@ -330,7 +330,7 @@ def hidden_gradient(records: Records) -> None:
 def forged_zero(records: Records) -> None:
     """A gradient is a number that no operator wrote."""
     at = next(operators(records, "zero"))
-    records[at] = ["source", records[at][2][0], "number", "0"]
+    records[at] = ["source", records[at][2][0], "number", [0]]
 
 
 def other_alpha(records: Records) -> None:

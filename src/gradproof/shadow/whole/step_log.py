@@ -146,7 +146,8 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         owners = [terms.owners[term] for term in leaves]
         kind: tuple[Any, ...] = ("lost", f"{site} comes from no operator")
         if value.shared and self.laws.constant(value.parts[0]):
-            kind = ("number", str(value.parts[0].get(terms.one, Fraction(0))))
+            number = value.parts[0].get(terms.one, Fraction(0))
+            kind = ("number", [number.numerator, number.denominator])
         elif self._data(value):
             name = f"{call_site()} {site}"
             turns = {self.turns[name, owner] for owner in owners}
@@ -171,7 +172,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
         super().ended(found)
-        self.log.add("ended", self._gradients(), tensors_in(found))
+        self.log.add("ended", self._gradients())
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: log the gradients that it was handed."""
