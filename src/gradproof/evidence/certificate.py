@@ -69,7 +69,7 @@ class StepChecker:
     def __init__(self) -> None:
         self.laws = step_laws.Laws()
         self.tensors: list[TensorRecord] = []
-        self.contents: defaultdict[int, dict[Place, Value]] = defaultdict(dict)
+        self.contents: defaultdict[int, list[tuple[Place, Value]]] = defaultdict(list)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
         self.kinds: Counter[str] = Counter()
@@ -82,7 +82,6 @@ class StepChecker:
         self.gained: set[tuple[str, int]] = set()
         self.window: set[int] = set()
         self.losses: set[str] = set()
-        self.applied: set[int] = set()
         self.steps: list[dict[int, Fraction]] = []
         self.blind = False
 
@@ -136,24 +135,24 @@ class StepChecker:
 
     def _read(self, tensor: TensorRecord) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
-        for own, value in reversed(self.contents[tensor.storage].items()):
-            if within(tensor.place, own):
+        place = tensor.place
+        for own, value in reversed(self.contents[tensor.storage]):
+            if within(place, own):
                 if isinstance(value, Unfollowed):
                     raise value
-                return self.laws.viewed(value, own, tensor.place)
-        raise Unfollowed("a tensor is read that no record made, or one across several")
+                return self.laws.viewed(value, own, place)
+            if own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
+                break
+        raise Unfollowed("a tensor is read that no record made, or that was written in parts")
 
     def _write(self, tensor: TensorRecord, value: Value) -> None:
         held, place = self.contents[tensor.storage], tensor.place
         sizes = () if isinstance(value, Unfollowed) else value.items.values()
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
             value = Unfollowed("a number has too many digits")
-        for own in list(held):
-            if own == place or (step_laws.dense(place) and within(own, place)):
-                del held[own]
-            elif own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
-                held[own] = Unfollowed("a part of a tensor was written")
-        held[place] = value
+        covers = step_laws.dense(place)
+        held[:] = [one for one in held if one[0] != place and not (covers and within(one[0], place))]
+        held.append((place, value))
 
     def _sum_of(self, reference: Any) -> Contents:
         """What a gradient or a loss holds: rows of samples are none."""
@@ -169,7 +168,7 @@ class StepChecker:
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
         """A tensor that no operator made: data, a parameter, a number or a constant."""
         (tensor,) = self._named(reference)
-        shape, there = tensor.place[1], self.contents[tensor.storage].values()
+        shape, there = tensor.place[1], self.contents[tensor.storage]
         value: Value = Unfollowed("data have no axis of samples")
         if kind == "data" and rest[0] >= 0:
             axis, owners, least = rest
@@ -183,7 +182,7 @@ class StepChecker:
             if name in self.versions:
                 raise Contradiction(f"{name} is made twice")
             self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
-        elif any(isinstance(one, Contents) and one.owned for one in there):
+        elif any(isinstance(one, Contents) and one.owned for _, one in there):
             raise Contradiction("something that is no operator writes over what one made")
         elif kind != "data":
             value = self.laws.number(Fraction(*name)) if kind == "number" else self.laws.leaf("constant", name, shape)
@@ -206,8 +205,8 @@ class StepChecker:
             call = OperatorCall(name, list(held), shapes, args, named, outs)
             self.numbers += name == "_local_scalar_dense" and call.values[0].owned
             found += self.laws.result(call)
-        except Unfollowed as why:
-            found += [why] * len(made)
+        except (Unfollowed, ZeroDivisionError) as why:
+            found += [Unfollowed(str(why))] * len(made)
         for tensor, value in zip(made, found, strict=True):
             self._write(tensor, value)
             if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
@@ -302,18 +301,15 @@ class StepChecker:
         """Whether what scales gradients is made of whole gradients of the window."""
         ours = {key: by for value in sums.values() for key, by in value.items.items()}
         inside = self.laws.aggregates(term for term, owner in ours if owner == SEVERAL)
-        factors, used = {value.factor for value in (*sums.values(), *inside)}, set[tuple[int, int]]()
-        self.applied |= factors
+        factors, used = {value.factor for value in (*sums.values(), *inside)}, set[tuple[tuple[int, int], Fraction]]()
+        self.laws.scalars -= factors
         for one in self.laws.aggregates(factors):
             own = {key: by for key, by in one.items.items() if key[1] >= 0}
-            used |= own.keys()
-            owners = {owner for _, owner in own}
+            owners, used = {owner for _, owner in own}, used | own.items()
             if owners & self.window and owners != self.window:
                 self._note(REFUSED, f"a number of window {len(self.steps) + 1} is made of a part of it", CLIP, EQUAL)
-            elif any(ours.get(key) != by for key, by in own.items()):
-                self._note(OPEN, "a number is made of something else than the gradients of its window", CLIP, EQUAL)
-        if factors != {0} and (len(factors) > 1 or ours.keys() - used):
-            self._note(OPEN, "gradients are scaled by several numbers, or by one that is not made of all", CLIP, EQUAL)
+        if factors != {0} and (len(factors) > 1 or ours.items() != used):
+            self._note(OPEN, "a number that scales gradients is not made of what the step is handed", CLIP, EQUAL)
 
     def _stepped(self, own: list[Any], rest: list[Any]) -> None:
         """An optimizer has stepped: parameters and states are others."""
@@ -328,16 +324,15 @@ class StepChecker:
         """The last record: how many there are before it."""
         if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:
             raise Contradiction("a record is missing, or one that says that Python reads a number")
-        if self.laws.scalars - self.applied:
+        if self.laws.scalars:
             self._note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
             self._note(REFUSED if self.steps else OPEN, f"{len(self.steps)} optimizer steps, and other windows")
-        sums = [(sum(by.values(), Fraction(0)), len(by)) for by in self.steps]
-        ones = [abs(whole - 1) <= NEAR for whole, _ in sums]
-        every = [abs(whole - number) <= NEAR * number for whole, number in sums]
+        totals = [(sum(by.values(), Fraction(0)), len(by)) for by in self.steps]
+        ones = all(abs(total - 1) <= NEAR for total, _ in totals)
         if self.losses not in ({"mean"}, {"sum"}):
             self._note(OPEN, "a loss of which it is not known whether it is a sum or a mean", EQUAL)
-        elif not all(ones) and not (self.losses == {"sum"} and all(every)):
+        elif not ones and (self.losses == {"mean"} or any(abs(total - n) > NEAR * n for total, n in totals)):
             self._note(REFUSED, "the weights of a window do not add up to 1, nor a sum's to its samples", EQUAL)
 
     def verdicts(self) -> list[tuple[str, str, str]]:

@@ -279,10 +279,9 @@ class Laws:
             same = wide == size and text[value.axis] == letter and value.owners == owners
             other = not value.owned and (wide == 1 != size or not wide or self.plain(value) is not None)
             fits = fits and (same if value.axis >= 0 else other)
-        every = [
-            n for shape, text in zip(c.outs, outs, strict=True) for x, n in zip(text, shape, strict=True) if x == letter
-        ]
-        if not fits or set(every) - {size}:
+        for shape, text in zip(c.outs, outs, strict=True):
+            fits = fits and dict(zip(text, shape, strict=True)).get(letter, size) == size
+        if not fits:
             raise Unfollowed(f"operator {c.name} does not keep samples apart")
         average = c.name == "mean" or (law.mean != NONE and c.arg(law.mean, "reduction", 1) == 1)
         values = c.values if law.labels == NONE else self.labelled(c, law.labels, average)
@@ -298,8 +297,7 @@ class Laws:
         for at, (text, shape) in enumerate(zip(outs, c.outs, strict=True)):
             axis = text.find(letter)
             each = shape[axis] // len(owners) if axis >= 0 else 0
-            part = shape if axis < 0 else (*shape[:axis], each, *shape[axis + 1 :])
-            term = self.make(c.name, (at, form), kids, part)
+            term = self.make(c.name, (at, form), kids, (*shape[:axis], each, *shape[axis + 1 :]) if each else shape)
             share = Fraction(1, len(owners) if average and (axis < 0 or c.name.endswith("_backward")) else 1)
             made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis, each))
             if axis < 0:
@@ -335,7 +333,10 @@ class Laws:
     def added(self, c: OperatorCall) -> list[Contents] | None:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
-        right = right.times(Fraction(c.named.get("alpha", 1)) * (-1 if c.name == "sub" else 1))
+        alpha = self.plain(self.number(c.named.get("alpha", 1)))
+        if alpha is None:
+            raise Unfollowed("a number is not finite")
+        right = right.times(alpha * (-1 if c.name == "sub" else 1))
         wide = [shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes)]
         for value, other, fits in ((left, right, wide[0]), (right, left, wide[1])):
             if not other.items and fits:
@@ -355,8 +356,6 @@ class Laws:
             if c.shapes[1 - at] != c.outs[0] and self.plain(value) is None:
                 continue
             by = self.plain(scalar)
-            if by is not None and not by and power < 0:
-                raise Unfollowed("a division by zero")
             if by is not None:
                 return [value.times(by**power)]
             ((term, owner), by), *more = scalar.items.items()
