@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from gradproof.evidence import step_laws
-from gradproof.evidence.step_laws import NOBODY, SEVERAL, ZERO, Contents, Items, OperatorCall, Place, Unfollowed, span
+from gradproof.evidence.step_laws import SEVERAL, ZERO, Contents, Items, OperatorCall, Place, Unfollowed
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -51,14 +51,6 @@ class Contradiction(Exception):
     """A record does not follow from those before it; with the status of an obligation, nothing is known from there."""
 
 
-class TensorRecord(NamedTuple):
-    """A tensor of the log."""
-
-    storage: int
-    place: Place
-    dtype: str
-
-
 class StepChecker:
     """Reads the records in order, and judges each optimizer step.
 
@@ -68,7 +60,7 @@ class StepChecker:
 
     def __init__(self) -> None:
         self.laws = step_laws.Laws()
-        self.tensors: list[TensorRecord] = []
+        self.tensors: list[Place] = []
         self.contents: defaultdict[int, list[tuple[Place, Value]]] = defaultdict(list)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
@@ -128,30 +120,28 @@ class StepChecker:
             raise Contradiction(f"storage {storage} has two types", OPEN)
         if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
             raise ValueError("a tensor lies nowhere")
-        self.tensors.append(TensorRecord(storage, (offset, tuple(shape), tuple(stride)), dtype))
+        self.tensors.append(Place(storage, offset, tuple(shape), tuple(stride), dtype))
 
-    def _named(self, value: Any) -> list[TensorRecord]:
+    def _named(self, value: Any) -> list[Place]:
         return [self.tensors[int(number)] for number in step_laws.TENSOR.findall(json.dumps(value))]
 
-    def _read(self, tensor: TensorRecord) -> Contents:
+    def _read(self, place: Place) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
-        place = tensor.place
-        for own, value in reversed(self.contents[tensor.storage]):
+        for own, value in reversed(self.contents[place.storage]):
             if within(place, own):
                 if isinstance(value, Unfollowed):
                     raise value
                 return self.laws.viewed(value, own, place)
-            if own[0] < place[0] + span(place) and place[0] < own[0] + span(own):
+            if own.offset < place.end and place.offset < own.end:
                 break
         raise Unfollowed("a tensor is read that no record made, or that was written in parts")
 
-    def _write(self, tensor: TensorRecord, value: Value) -> None:
-        held, place = self.contents[tensor.storage], tensor.place
+    def _write(self, place: Place, value: Value) -> None:
+        held = self.contents[place.storage]
         sizes = () if isinstance(value, Unfollowed) else value.items.values()
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
             value = Unfollowed("a number has too many digits")
-        covers = step_laws.dense(place)
-        held[:] = [one for one in held if one[0] != place and not (covers and within(one[0], place))]
+        held[:] = [one for one in held if one[0] != place and not (place.dense and within(one[0], place))]
         held.append((place, value))
 
     def _sum_of(self, reference: Any) -> Contents:
@@ -168,29 +158,28 @@ class StepChecker:
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
         """A tensor that no operator made: data, a parameter, a number or a constant."""
         (tensor,) = self._named(reference)
-        shape, there = tensor.place[1], self.contents[tensor.storage]
-        value: Value = Unfollowed("data have no axis of samples")
-        if kind == "data" and rest[0] >= 0:
+        shape, value = tensor.shape, cast("Value", Unfollowed(f"{kind}: {name}"))
+        covered = any(isinstance(one, Contents) and one.owned for _, one in self.contents[tensor.storage])
+        if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
+            raise Contradiction("something that is no operator writes over what one made")
+        if kind == "number":
+            value = self.laws.number(Fraction(*name))
+        elif kind in ("parameter", "constant"):
+            value = self.laws.leaf(kind, (name, 0), shape)
+            self.versions.update({name: 0} if kind == "parameter" else {})
+        elif kind == "data" and rest[0] >= 0:
             axis, owners, least = rest
             each = shape[axis] // len(owners)
             if len(set(owners)) != len(owners) or min(owners) < 0 or each * len(owners) != shape[axis]:
                 raise Contradiction("data whose rows are not those of its samples")
             term = self.laws.make("data", (name, tensor.dtype, least), (), (*shape[:axis], each, *shape[axis + 1 :]))
             self.laws.traits[term] = least
-            value = Contents({(term, owner): Fraction(1) for owner in owners}, axis, each)
-        elif kind == "parameter":
-            if name in self.versions:
-                raise Contradiction(f"{name} is made twice")
-            self.versions[name], value = 0, self.laws.leaf(kind, (name, 0), shape)
-        elif any(isinstance(one, Contents) and one.owned for _, one in there):
-            raise Contradiction("something that is no operator writes over what one made")
-        elif kind != "data":
-            value = self.laws.number(Fraction(*name)) if kind == "number" else self.laws.leaf("constant", name, shape)
+            value = Contents({(term, owner): Fraction(1) for owner in owners}, axis)
         self._write(tensor, value)
 
     def _operator(self, name: str, args: list[Any], named: dict[str, Any], results: list[Any]) -> None:
         own, made, law = self._named([args, named]), self._named(results), step_laws.LAWS.get(name)
-        if name == "copy" and own[0].place[1] != made[0].place[1]:
+        if name == "copy" and own[0].shape != made[0].shape:
             name = "expand"
         types = {t.dtype for t in (*own, *made)}
         whole = {dtype for dtype in types if "float" not in dtype}
@@ -201,7 +190,7 @@ class StepChecker:
         try:
             if law is not None and (law.linear or law.joint) and types - whole and whole & {t.dtype for t in made}:
                 raise Unfollowed(f"operator {name} makes whole numbers of others")
-            held, shapes, outs = map(self._read, read), [t.place[1] for t in read], [t.place[1] for t in made]
+            held, shapes, outs = map(self._read, read), [t.shape for t in read], [t.shape for t in made]
             call = OperatorCall(name, list(held), shapes, args, named, outs)
             self.numbers += name == "_local_scalar_dense" and call.values[0].owned
             found += self.laws.result(call)
@@ -210,7 +199,7 @@ class StepChecker:
         for tensor, value in zip(made, found, strict=True):
             self._write(tensor, value)
             if tensor.dtype.startswith(NARROW) and isinstance(value, Contents) and value.axis < 0:
-                every = [value, *self.laws.aggregates(term for term, _ in value.items)]
+                every = [value, *self.laws.below(term for term, _ in value.items)[1]]
                 size = self.run["micro_batch_size"]
                 if len({owner // size for one in every for owner in one.owners if owner >= 0}) > 1:
                     self._note(REFUSED, f"a {tensor.dtype} tensor holds a sum over micro-batches", WIDTH)
@@ -269,10 +258,8 @@ class StepChecker:
         self._doubted(what, [*every], [key for key in self.gained - every.keys() if key[0] in sums])
         for (name, term), own in every.items():
             shares, others = self.shares.get(term, set()), [one for one in own if one not in window]
-            if SEVERAL in own:
-                self._unknown(f"the gradient of {name} in {what} has a function of several samples")
-            elif NOBODY in own:
-                self._note(OPEN, f"the gradient of {name} in {what} has a part of no sample", STALE, EQUAL)
+            if min(own) < 0:
+                self._unknown(f"the gradient of {name} in {what} has a part of no sample, or a function of several")
             elif others:
                 self._note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
             elif len(shares) != 1:
@@ -290,7 +277,7 @@ class StepChecker:
         self.steps.append({owner: min(by) for owner, by in found.items() if by})
 
     def _doubted(self, what: str, every: list[tuple[str, int]], gone: list[tuple[str, int]]) -> None:
-        made = {self.laws.keys[term][:2] for term in self.laws.below(term for _, term in every)}
+        made, _ = self.laws.below(term for _, term in every)
         older = {one for kind, one in made if kind == "parameter"} - set(self.versions.items())
         if older:
             self._note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
@@ -300,10 +287,10 @@ class StepChecker:
     def _clipped(self, sums: dict[str, Contents]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
         ours = {key: by for value in sums.values() for key, by in value.items.items()}
-        inside = self.laws.aggregates(term for term, owner in ours if owner == SEVERAL)
+        _, inside = self.laws.below(term for term, owner in ours if owner == SEVERAL)
         factors, used = {value.factor for value in (*sums.values(), *inside)}, set[tuple[tuple[int, int], Fraction]]()
         self.laws.scalars -= factors
-        for one in self.laws.aggregates(factors):
+        for one in self.laws.below(factors)[1]:
             own = {key: by for key, by in one.items.items() if key[1] >= 0}
             owners, used = {owner for _, owner in own}, used | own.items()
             if owners & self.window and owners != self.window:
@@ -318,7 +305,7 @@ class StepChecker:
             if name:
                 self.versions[name] = self.versions.get(name, 0) + 1
             kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (len(self.steps), at))
-            self._write(tensor, self.laws.leaf(kind, held, tensor.place[1]))
+            self._write(tensor, self.laws.leaf(kind, held, tensor.shape))
 
     def _end(self, count: int) -> None:
         """The last record: how many there are before it."""
@@ -343,7 +330,7 @@ class StepChecker:
 
 def within(part: Place, whole: Place) -> bool:
     """Whether the elements of one tensor lie between the first and the last of another."""
-    return whole[0] <= part[0] and part[0] + span(part) <= whole[0] + span(whole)
+    return whole.offset <= part.offset and part.end <= whole.end
 
 
 def shown(samples: Sequence[int]) -> str:

@@ -1,9 +1,8 @@
 """The laws of the checker of certificates: what an operator makes of samples, written from torch's documentation.
 
 A law gives each axis of arguments and results a letter. Samples may lie along an axis with a small letter: then the
-operator does the same to the rows of each sample. A result without that letter is the sum over the samples. In the
-text of a law a dot is all axes that have no letter of their own, and a bar is those axes where the ones that an
-argument names are large.
+operator does the same to the rows of each. A result without that letter is the sum over the samples. A dot is all axes
+without a letter of their own, and a bar is those too, where the ones that an argument names are large.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ NOBODY, SEVERAL, NONE = -1, -2, 99
 TENSOR = re.compile(r'\{"tensor": (\d+)\}')
 """A tensor among arguments, in JSON."""
 Shape = tuple[int, ...]
-Place = tuple[int, Shape, Shape]
-"""Where a tensor lies in its storage: offset, sizes and strides, in elements."""
 Items = dict[tuple[int, int], Fraction]
 """Term and sample to coefficient."""
 
@@ -33,12 +30,11 @@ class Unfollowed(Exception):
 class Contents(NamedTuple):
     """What a tensor holds: a sum of terms, each of one sample, of none or of several, all times the term `factor`.
 
-    Where there is an `axis`, the samples lie along it in order, `each` rows each, with one term and one coefficient.
+    Where there is an `axis`, the samples lie along it in order, as many rows each, with one term and one coefficient.
     """
 
     items: Items
     axis: int = -1
-    each: int = 0
     factor: int = 0
 
     @property
@@ -74,15 +70,26 @@ class OperatorCall(NamedTuple):
         return self.args[at] if at < len(self.args) else self.named.get(name, default)
 
 
-def span(place: Place) -> int:
-    """Elements from the first to the last of a tensor, both included."""
-    return 0 if 0 in place[1] else 1 + sum((n - 1) * by for n, by in zip(place[1], place[2], strict=True))
+class Place(NamedTuple):
+    """A tensor: where it lies in its storage, in elements."""
 
+    storage: int
+    offset: int
+    shape: Shape
+    stride: Shape
+    dtype: str
 
-def dense(place: Place) -> bool:
-    """Whether a tensor has every element from its first to its last, once."""
-    rows = sorted((by, n) for n, by in zip(place[1], place[2], strict=True) if n != 1)
-    return all(by == prod(n for _, n in rows[:at]) for at, (by, _) in enumerate(rows))
+    @property
+    def end(self) -> int:
+        """The element after the last."""
+        sizes = zip(self.shape, self.stride, strict=True)
+        return self.offset + (0 if 0 in self.shape else 1 + sum((n - 1) * by for n, by in sizes))
+
+    @property
+    def dense(self) -> bool:
+        """Whether it has every element from its first to its last, once."""
+        rows = sorted((by, n) for n, by in zip(self.shape, self.stride, strict=True) if n != 1)
+        return all(by == prod(n for _, n in rows[:at]) for at, (by, _) in enumerate(rows))
 
 
 class SampleLaw(NamedTuple):
@@ -152,10 +159,14 @@ TABLE = {
 }
 LAWS = {name: law for names, law in TABLE.items() for name in names.split()}
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
-FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1} | {
-    "full": (1,), "full_like": (1,), "new_full": (2,), "fill": (1,), "scalar_tensor": (0,)
-}  # fmt: skip
-"""The number that fills the result, or its place."""
+FILLED = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), (NONE, 0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), (NONE, 1)),
+    **dict.fromkeys(("full", "full_like", "fill"), (1, None)),
+    "new_full": (2, None),
+    "scalar_tensor": (0, None),
+}
+"""The place of the number that fills the result, or the number."""
 
 
 class Laws:
@@ -213,26 +224,21 @@ class Laws:
             self.sums[made] = value
         return made
 
-    def below(self, terms: Iterable[int]) -> set[int]:
-        """The terms that terms are functions of, by any path."""
+    def below(self, terms: Iterable[int]) -> tuple[set[Any], list[Contents]]:
+        """The leaves, and the sums over samples, that terms are functions of."""
         stack, seen = list(terms), set[int]()
         while stack:
             term = stack.pop()
             if term not in seen:
                 seen.add(term)
                 stack += self.keys[term][2]
-        return seen
-
-    def aggregates(self, terms: Iterable[int]) -> list[Contents]:
-        """The sums over samples that terms are functions of."""
-        return [self.sums[term] for term in sorted(self.below(terms) & self.sums.keys())]
+        return {self.keys[term][:2] for term in seen}, [self.sums[term] for term in sorted(seen & self.sums.keys())]
 
     def simple(self, c: OperatorCall) -> list[Contents] | None:
         """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
         name = c.name
         if name in FILLED:
-            by = FILLED[name]
-            return [self.number(c.arg(*by, "value") if isinstance(by, tuple) else by)]
+            return [self.number(c.arg(FILLED[name][0], "value", FILLED[name][1]))]
         if name in SAME:
             return c.values
         if name in ("add", "sub", "mul", "div"):
@@ -241,7 +247,7 @@ class Laws:
             if len(c.values) == 1:
                 c = c._replace(values=[*c.values, self.number(c.args[1])], shapes=[*c.shapes, ()])
             return self.added(c) if name in ("add", "sub") else self.multiplied(c)
-        return self.beside(c) if name in ("cat", "stack") else None
+        return self.stacked(c) if name == "stack" else None
 
     def result(self, c: OperatorCall) -> list[Contents]:
         """The values of the results of an operator. Raises Unfollowed."""
@@ -296,10 +302,10 @@ class Laws:
         made = []
         for at, (text, shape) in enumerate(zip(outs, c.outs, strict=True)):
             axis = text.find(letter)
-            each = shape[axis] // len(owners) if axis >= 0 else 0
-            term = self.make(c.name, (at, form), kids, (*shape[:axis], each, *shape[axis + 1 :]) if each else shape)
+            part = (*shape[:axis], shape[axis] // len(owners), *shape[axis + 1 :]) if axis >= 0 else shape
+            term = self.make(c.name, (at, form), kids, part)
             share = Fraction(1, len(owners) if average and (axis < 0 or c.name.endswith("_backward")) else 1)
-            made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis, each))
+            made.append(Contents(dict.fromkeys([(term, owner) for owner in owners], by * lead * share), axis))
             if axis < 0:
                 self.traits.setdefault(term, "mean" if average else "sum")
         if c.name == "nll_loss_forward" and outs[0] == "":
@@ -309,34 +315,26 @@ class Laws:
     def labelled(self, c: OperatorCall, at: int, average: bool) -> list[Contents]:
         """The arguments of a loss by labels, with no count of the labels. Raises Unfollowed where not each counts."""
         least, total = self.traits.get(next(iter(c.values[at].items), (0, 0))[0]), c.values[at + 1 :]
-        if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least:
+        counts = not average or all(self.plain(one) == prod(c.shapes[at]) for one in total)
+        if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least or not counts:
             raise Unfollowed(f"operator {c.name} has labels that may be ignored, or weights of classes")
-        if average and any(self.plain(one) != prod(c.shapes[at]) for one in total):
-            raise Unfollowed(f"operator {c.name} divides by something else than the number of labels")
         return [*c.values[: at + 1], *(self.number(1) for _ in total)]
 
-    def beside(self, c: OperatorCall) -> list[Contents] | None:
-        """Samples that are put beside each other, each once; None where the arguments are something else."""
-        dim = c.arg(1, "dim", 0) % max(len(c.outs[0]), 1)
+    def stacked(self, c: OperatorCall) -> list[Contents] | None:
+        """One tensor of each sample, as rows; None where the arguments are something else."""
+        dim, out = c.arg(1, "dim", 0) % len(c.outs[0]), c.outs[0]
         owners = [owner for value in c.values for owner in value.owners]
         same = {(term, by, value.factor) for value in c.values for (term, _), by in value.items.items()}
-        if len(same) != 1 or min(owners) < 0 or len(set(owners)) != len(owners):
+        if len(same) != 1 or min(owners) < 0 or not len(set(owners)) == len(owners) == len(c.values):
             return None
         ((term, by, factor),) = same
-        stacked = c.name == "stack" and {len(value.items) for value in c.values} == {1}
-        each = {1} if stacked else {value.each for value in c.values if value.axis == dim}
-        if factor or len(each) != 1 or not (stacked or all(value.axis == dim for value in c.values)):
-            return None
-        term = self.make("stack", dim, (term,), c.outs[0][:dim] + c.outs[0][dim + 1 :]) if stacked else term
-        return [Contents({(term, owner): by for owner in owners}, dim, *each)]
+        made = self.make("stack", dim, (term,), out[:dim] + out[dim + 1 :])
+        return [Contents({(made, owner): by for owner in owners}, dim)] if not factor else None
 
     def added(self, c: OperatorCall) -> list[Contents] | None:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
-        alpha = self.plain(self.number(c.named.get("alpha", 1)))
-        if alpha is None:
-            raise Unfollowed("a number is not finite")
-        right = right.times(alpha * (-1 if c.name == "sub" else 1))
+        right = right.times(Fraction(float(c.named.get("alpha", 1))) * (-1 if c.name == "sub" else 1))
         wide = [shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes)]
         for value, other, fits in ((left, right, wide[0]), (right, left, wide[1])):
             if not other.items and fits:
@@ -368,29 +366,31 @@ class Laws:
 
     def viewed(self, value: Contents, whole: Place, part: Place) -> Contents:
         """What a part of a tensor holds, in any shape: whose samples lie there, and one term of what each holds."""
-        (start, _, strides), (offset, own, steps) = whole, part
+        offset, own, strides, steps = part.offset - whole.offset, part.shape, whole.stride, part.stride
         if part == whole:
             return value
-        if not dense(whole) or 0 in own or (value.axis >= 0 and not strides[value.axis]):
+        if not whole.dense or 0 in own or (value.axis >= 0 and not strides[value.axis]):
             raise Unfollowed("a part of a tensor with gaps is read")
         if self.plain(value) is not None:
             return value
         if value.axis < 0:
-            at = (offset - start, strides, steps)
+            at = (offset, strides, steps)
             items = {(self.make("view", at, (term,), own), owner): by for (term, owner), by in value.items.items()}
             return value._replace(items=items)
-        row, ((term, _), by) = value.each * strides[value.axis], next(iter(value.items.items()))
-        far, near = divmod(offset - start, row * len(value.items))
-        (first, near), block = divmod(near, row), row * len(value.items)
+        ((term, _), by), *_ = value.items.items()
+        row = whole.shape[value.axis] // len(value.items) * strides[value.axis]
+        (far, near), block = divmod(offset, row * len(value.items)), row * len(value.items)
+        first, near = divmod(near, row)
         form = (far, near, *(divmod(step, block) for step in (*strides, *steps)))
         for axis in (*sorted(range(len(own)), key=lambda at: -steps[at]), -1):
             each = row // steps[axis] if axis >= 0 and steps[axis] and row % steps[axis] == 0 else 0
             if axis >= 0 and (not each or own[axis] % each):
                 continue
             left = (*own[:axis], each, *own[axis + 1 :]) if each else own
-            owners = value.owners[first : first + (own[axis] // each if each else 1)]
+            count = own[axis] // each if each else 1
+            owners = value.owners[first : first + count]
             reach = near + sum((n - 1) * step for n, step in zip(left, steps, strict=True) if step % block)
-            if reach < row and len(owners) == (own[axis] // each if each else 1):
+            if reach < row and len(owners) == count:
                 made = self.make("view", form, (term,), left)
-                return Contents({(made, owner): by for owner in owners}, axis, each)
+                return Contents({(made, owner): by for owner in owners}, axis)
         raise Unfollowed("a part of samples is read")

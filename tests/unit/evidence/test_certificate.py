@@ -117,27 +117,67 @@ def closure(run: Any) -> None:
 
 def plain_loop(run: Any, how: str) -> None:
     """A loop that is right, or may be, in a way that the checker does not follow."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4) if how == "norm" else nn.Identity(), nn.Linear(4, 2))
+    layers = {"norm": nn.BatchNorm1d(4), "whole": Whole()}
+    net = nn.Sequential(nn.Linear(3, 4), layers.get(how, nn.Identity()), nn.Linear(4, 2))
+    if how == "words":
+        net = nn.Sequential(nn.Embedding(5, 4, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(12, 2))
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in ((net[0], net[2]) if how == "two" else (net,))]
     for p in net.parameters() if how == "hook" else ():
         p.register_hook(lambda grad: grad / run.accum_steps)
-    x = torch.randn(run.samples, 3)
+    x = torch.randint(5, (run.samples, 3)) if how == "words" else torch.randn(run.samples, 3)
     for i, part in enumerate(x.split(run.micro_batch_size)):
-        loss = net(part).square().mean()
+        loss = (Doubled.apply(net(part)) if how == "custom" else net(part)).square().mean()
         if how == "mean":
             loss = net(part).mean(0).square().sum()
         elif how == "penalty":
             loss = loss + net[0].weight.square().sum()
         elif how == "position":
             loss = (net(part).square().mean(1) * torch.arange(1, len(part) + 1)).mean()
-        (loss / (1 if how == "hook" else run.accum_steps)).backward()
+        (loss / (1 if how in ("hook", "divided") else run.accum_steps)).backward()
+        if how == "zeroed" and i % run.accum_steps:
+            net[0].bias.grad.zero_()
         if (i + 1) % run.accum_steps == 0:
+            scaled(list(net.parameters()), how, run.accum_steps)
             for optimizer in optimizers:
                 optimizer.step()
             net.zero_grad()
 
 
-@pytest.mark.parametrize("how", ["closure", "norm", "two", "hook", "mean", "penalty", "position"])
+def scaled(parameters: list[nn.Parameter], how: str, steps: int) -> None:
+    """What the loop does to its gradients before a step."""
+    if how == "divided":
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+    by = torch.stack([p.grad.norm() for p in parameters]).norm().item() if how == "item" else steps
+    for p in parameters if how in ("divided", "item") else ():
+        p.grad /= by
+
+
+class Doubled(torch.autograd.Function):
+    """A gradient that is another one than that of the function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+class Whole(nn.Module):
+    """Layer norm over the samples as well."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x, x.shape)
+
+
+HOWS = (
+    "closure", "norm", "two", "hook", "mean", "penalty", "position", "divided", "item", "custom", "words", "whole",
+    "zeroed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOWS)
 def test_what_the_checker_does_not_follow_is_not_checked(how: str) -> None:
     data = certificates.text_of(closure if how == "closure" else lambda run: plain_loop(run, how))
     found = statuses(data)

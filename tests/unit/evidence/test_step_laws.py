@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradproof.evidence.step_laws import FLASH, LAWS, NOBODY, NONE, Contents, Laws, OperatorCall, SampleLaw, Unfollowed
+from gradproof.evidence.step_laws import (
+    FLASH,
+    LAWS,
+    NOBODY,
+    NONE,
+    Contents,
+    Laws,
+    OperatorCall,
+    Place,
+    SampleLaw,
+    Unfollowed,
+)
 
 SAMPLES = 3
 
@@ -193,9 +204,9 @@ def test_a_changed_law_is_found(name: str, change: Callable[[SampleLaw], SampleL
     assert any(found)
 
 
-def placed(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def placed(tensor: Tensor) -> Place:
     """Where a tensor lies."""
-    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return Place(0, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), "float32")
 
 
 PARTS: Sequence[Callable[[Tensor], Tensor]] = [
@@ -222,12 +233,12 @@ def test_a_part_has_the_samples_that_lie_there(at: int, axis: int) -> None:
     """Rows of samples in order, each with one term: the numbers that name the samples say the same."""
     whole = torch.arange(6).repeat_interleave(32).view(6, 4, 8)
     laws = Laws()
-    value = Contents({(laws.make("data"), owner): Fraction(1) for owner in range(6)}, 0, 1)
+    value = Contents({(laws.make("data"), owner): Fraction(1) for owner in range(6)}, 0)
     if axis:
         whole = whole.transpose(0, 1).contiguous().transpose(0, 1)
     part = PARTS[at](whole)
     found = laws.viewed(value, placed(whole), placed(part))
-    owners = torch.tensor(found.owners).repeat_interleave(found.each)
+    owners = torch.tensor(found.owners).repeat_interleave(part.shape[found.axis] // len(found.owners))
     shape = [1] * part.dim()
     shape[found.axis] = len(owners)
     assert bool((part == owners.view(shape)).all())
@@ -237,7 +248,7 @@ def test_a_part_has_the_samples_that_lie_there(at: int, axis: int) -> None:
 def test_a_part_that_mixes_samples_is_not_followed(at: int) -> None:
     whole = torch.arange(6 * 32.0).view(6, 4, 8)
     laws = Laws()
-    value = Contents({(laws.make("data"), owner): Fraction(1) for owner in range(6)}, 0, 1)
+    value = Contents({(laws.make("data"), owner): Fraction(1) for owner in range(6)}, 0)
     with pytest.raises(Unfollowed):
         laws.viewed(value, placed(whole), placed(MIXED[at](whole)))
 
