@@ -39,6 +39,7 @@ NEAR = Fraction(1, 2**20)
 """A constant of Python's may be a rounded number: 1/3 is."""
 MOST, DIGITS = 2**28, 2**12
 """Bytes of a log, and bits of a number."""
+SIZES = ("windows", "accum_steps", "tail", "micro_batch_size")
 NARROW = ("float16", "bfloat16", "float8")
 Value = Contents | Unfollowed
 
@@ -91,7 +92,7 @@ class StepChecker:
         rules: dict[str, Any] = {
             "tensor": self._tensor, "source": self._source, "operator": self._operator, "backward": self._backward,
             "ended": self._after, "step": self._step, "stepped": self._stepped, "end": self._end,
-            "read": lambda *_: None, FORMAT: self.run.update,
+            "read": lambda *_: None, FORMAT: self._begin,
             "hook": lambda at: self._unknown(f"code of yours runs inside of a backward pass: {at}"),
             "repeat": lambda at: self._note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
         }  # fmt: skip
@@ -112,6 +113,11 @@ class StepChecker:
         else:
             if not self.kinds["end"]:
                 raise Malformed("the last record is missing")
+
+    def _begin(self, run: dict[str, int]) -> None:
+        if any(type(run[name]) is not int or run[name] < 0 for name in SIZES):
+            raise ValueError("a run of no micro-batches")
+        self.run = run
 
     # Tensors, and what they hold
 
@@ -163,7 +169,7 @@ class StepChecker:
         if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
             raise Contradiction("something that is no operator writes over what one made")
         if kind == "number":
-            value = self.laws.number(Fraction(*name))
+            value = self.laws.number(Fraction(*map(int, name)))
         elif kind in ("parameter", "constant"):
             value = self.laws.leaf(kind, (name, 0), shape)
             self.versions.update({name: 0} if kind == "parameter" else {})
@@ -266,12 +272,13 @@ class StepChecker:
                 self._note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
             for owner in own.keys() - set(others):
                 found.setdefault(owner, set()).update(own[owner] / share for share in shares)
-        for own in [*every.values(), found]:
+        each: list[dict[int, Any]] = [*every.values(), found]
+        for own in each:
             missing = [*islice((one for one in window if one not in own), 9)]
             if missing and (own is found or any(one in window for one in own)):
                 self._note(REFUSED, f"a gradient of {what} lacks {shown(missing)}", DATA, EQUAL)
                 self._note(OPEN, f"{what} may have been zeroed inside", STALE)
-        weights = [by for each in found.values() for by in each]
+        weights = [by for shares in found.values() for by in shares]
         if weights and min(weights) < (1 - NEAR) * max(weights):
             self._note(REFUSED, f"the samples of {what} have several weights", EQUAL)
         self.steps.append({owner: min(by) for owner, by in found.items() if by})
@@ -365,8 +372,9 @@ def main(words: Sequence[str]) -> int:
     for name, status, why in rows:
         print(f"{name:12} {status:14} {why}")
     weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})
-    known = f"{len(made.steps)} windows, weights {', '.join(weights[:4]) or 'not known'}"
-    print(f"{known}; on this path Python read {made.kinds['read']} numbers")
+    windows = "{} windows of {} micro-batches, {} more, of {} samples".format(*(made.run[name] for name in SIZES))
+    known = ", ".join(weights[:4]) or "not known"
+    print(f"{windows}; weights {known}; on this path Python read {made.kinds['read']} numbers")
     return next(code for one, code in CODES.items() if any(status == one for _, status, _ in rows))
 
 

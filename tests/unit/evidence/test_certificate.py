@@ -449,6 +449,44 @@ def test_whatever_a_record_holds_there_is_an_answer(seed: int) -> None:
         assert set(statuses(sealed(records)).values()) <= {CONFIRMED, OPEN, REFUSED, "malformed"}
 
 
+HEAD, FIRST = "gradproof-step-log/1", {"accum_steps": 4, "micro_batch_size": 2, "windows": 2, "tail": 0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{", "null", "[]", "[[1]]", "[" * 99_999, '["operator"]', '["tensor",0,0,[2],[-1],"float32"]',
+        '["tensor",0,0,[],[]]',
+        '["source",{"tensor":0},"number",["1e999999999"]]', '["source",{"tensor":7},"number",[1]]', f'["{HEAD}",{{}}]',
+        '["operator","full",[[],' + "9" * 5_000 + '],{},[{"tensor":0}]]',
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_named(line: str) -> None:
+    body = [json.dumps([HEAD, FIRST]), '["tensor",0,0,[],[],"float32"]', line]
+    data = "".join(f"{one}\n" for one in body).encode()
+    sealed_so = certificates.zlib.compress(certificates.hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+    with pytest.raises(certificate.Malformed, match="record 2 "):
+        checked(sealed_so)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"accum_steps": -4, "micro_batch_size": -2}, {"accum_steps": 4.0}, {"windows": None}]
+)
+def test_a_run_of_no_micro_batches_is_no_certificate(changed: dict[str, Any]) -> None:
+    assert statuses(sealed([[HEAD, FIRST | changed], *records_of(text())[1:]])) == {"": "malformed"}
+
+
+def test_numbers_that_grow_end_soon() -> None:
+    """A number that is squared sixty times, and a window of more samples than there are."""
+    square = ["operator", "mul", [{"tensor": 0}, {"tensor": 0}], {}, [{"tensor": 0}]]
+    start = [[HEAD, FIRST], ["tensor", 0, 0, [], [], "float32"], ["source", {"tensor": 0}, "number", [3]]]
+    assert set(statuses(sealed([*start, *[square] * 60, ["end", 63]])).values()) == {OPEN}
+    records = records_of(text())
+    records[0][1]["accum_steps"] = 10**15
+    assert statuses(sealed(records))[DATA] == REFUSED
+
+
 def test_the_checker_needs_nothing_but_the_standard_library() -> None:
     code = "import sys; import gradproof.evidence.certificate; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

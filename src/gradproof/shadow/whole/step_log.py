@@ -177,20 +177,18 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: log the gradients that it was handed."""
         super().before_step(optimizer)
-        rows = [
-            [self.name(p), self.steps[self.name(p)], *([] if p.grad is None else [p.grad])]
-            for p in params_of(optimizer)
-        ]
-        for _, _, *grads in rows:
-            for grad in grads:
-                self._meet(grad, "a gradient")
+        rows: list[list[Any]] = [[self.name(p), self.steps[self.name(p)]] for p in params_of(optimizer)]
+        for row, p in zip(rows, params_of(optimizer), strict=True):
+            if p.grad is not None:
+                self._meet(p.grad, "a gradient")
+                row.append(p.grad)
         self.log.add("step", self.number_of(optimizer), rows)
         self.renewing.clear()
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters are others, and what else it wrote is a state."""
         super().after_step(optimizer)
-        own = {id(p): [self.name(p), p] for p in params_of(optimizer)}
+        own = {id(p): (self.name(p), p) for p in params_of(optimizer)}
         self.steps.update(name for name, _ in own.values())
         rest = [t for t in self.renewing.values() if id(t) not in own]
         self.log.add("stepped", list(own.values()), rest, wrote=rest)
