@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradproof.evidence import step_laws
-from gradproof.evidence.step_laws import SEVERAL, ZERO, Contents, Items, OperatorCall, Place, Unfollowed
+from gradproof.evidence.step_laws import SEVERAL, ZERO, Contents, Items, OperatorCall, TensorRecord, Unfollowed
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -61,8 +61,8 @@ class StepChecker:
 
     def __init__(self) -> None:
         self.laws = step_laws.Laws()
-        self.tensors: list[Place] = []
-        self.contents: defaultdict[int, list[tuple[Place, Value]]] = defaultdict(list)
+        self.tensors: list[TensorRecord] = []
+        self.contents: defaultdict[int, list[tuple[TensorRecord, Value]]] = defaultdict(list)
         self.found: dict[str, dict[str, str]] = {name: {} for name in OBLIGATIONS}
         self.run: dict[str, int] = {}
         self.kinds: Counter[str] = Counter()
@@ -126,12 +126,12 @@ class StepChecker:
             raise Contradiction(f"storage {storage} has two types", OPEN)
         if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
             raise ValueError("a tensor lies nowhere")
-        self.tensors.append(Place(storage, offset, tuple(shape), tuple(stride), dtype))
+        self.tensors.append(TensorRecord(storage, offset, tuple(shape), tuple(stride), dtype))
 
-    def _named(self, value: Any) -> list[Place]:
+    def _named(self, value: Any) -> list[TensorRecord]:
         return [self.tensors[int(number)] for number in step_laws.TENSOR.findall(json.dumps(value))]
 
-    def _read(self, place: Place) -> Contents:
+    def _read(self, place: TensorRecord) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
         for own, value in reversed(self.contents[place.storage]):
             if within(place, own):
@@ -142,7 +142,7 @@ class StepChecker:
                 break
         raise Unfollowed("a tensor is read that no record made, or that was written in parts")
 
-    def _write(self, place: Place, value: Value) -> None:
+    def _write(self, place: TensorRecord, value: Value) -> None:
         held = self.contents[place.storage]
         sizes = () if isinstance(value, Unfollowed) else value.items.values()
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
@@ -335,7 +335,7 @@ class StepChecker:
         return [(name, status, self.found[name].get(status, OBLIGATIONS[name])) for name, status in worst.items()]
 
 
-def within(part: Place, whole: Place) -> bool:
+def within(part: TensorRecord, whole: TensorRecord) -> bool:
     """Whether the elements of one tensor lie between the first and the last of another."""
     return whole.offset <= part.offset and part.end <= whole.end
 

@@ -70,7 +70,7 @@ class OperatorCall(NamedTuple):
         return self.args[at] if at < len(self.args) else self.named.get(name, default)
 
 
-class Place(NamedTuple):
+class TensorRecord(NamedTuple):
     """A tensor: where it lies in its storage, in elements."""
 
     storage: int
@@ -364,7 +364,7 @@ class Laws:
                 return [value.times(by**power)._replace(factor=factor)]
         return None
 
-    def viewed(self, value: Contents, whole: Place, part: Place) -> Contents:
+    def viewed(self, value: Contents, whole: TensorRecord, part: TensorRecord) -> Contents:
         """What a part of a tensor holds, in any shape: whose samples lie there, and one term of what each holds."""
         offset, own, strides, steps = part.offset - whole.offset, part.shape, whole.stride, part.stride
         if part == whole:

@@ -18,8 +18,8 @@ from gradproof.evidence.step_laws import (
     Contents,
     Laws,
     OperatorCall,
-    Place,
     SampleLaw,
+    TensorRecord,
     Unfollowed,
 )
 
@@ -204,9 +204,9 @@ def test_a_changed_law_is_found(name: str, change: Callable[[SampleLaw], SampleL
     assert any(found)
 
 
-def placed(tensor: Tensor) -> Place:
+def placed(tensor: Tensor) -> TensorRecord:
     """Where a tensor lies."""
-    return Place(0, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), "float32")
+    return TensorRecord(0, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), "float32")
 
 
 PARTS: Sequence[Callable[[Tensor], Tensor]] = [

@@ -191,7 +191,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         own = {id(p): (self.name(p), p) for p in params_of(optimizer)}
         self.steps.update(name for name, _ in own.values())
         rest = [t for t in self.renewing.values() if id(t) not in own]
-        self.log.add("stepped", list(own.values()), rest, wrote=rest)
+        self.log.add("stepped", list(own.values()), rest, wrote=[*params_of(optimizer), *rest])
 
     def end(self) -> None:
         """The function has returned: log what was lost and read."""
