@@ -162,9 +162,11 @@ class StepChecker:
         return ZERO
 
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
-        """A tensor that no operator made: data, a parameter, a number or a constant."""
         (tensor,) = self._named(reference)
-        shape, value = tensor.shape, cast("Value", Unfollowed(f"{kind}: {name}"))
+        shape, value = (
+            tensor.shape,
+            cast("Value", Unfollowed("data have no rows of samples" if kind == "data" else name)),
+        )
         covered = any(isinstance(one, Contents) and one.owned for _, one in self.contents[tensor.storage])
         if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
             raise Contradiction("something that is no operator writes over what one made")
@@ -213,7 +215,6 @@ class StepChecker:
     # Backward passes and optimizer steps
 
     def _backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
-        """A backward pass begins: how its loss weighs each sample."""
         if self.weights is not None:
             raise Contradiction("a backward pass inside of another, or without its end", OPEN)
         self.weights, self.before = {}, {name: self._sum_of(one).items for name, one in gradients}
@@ -239,7 +240,6 @@ class StepChecker:
         self.weights = None
 
     def _step(self, optimizer: int, rows: list[Any]) -> None:
-        """An optimizer steps: what its gradients are made of."""
         at, windows, size = len(self.steps), self.run["windows"], self.run["accum_steps"] * self.run["micro_batch_size"]
         last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
         if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
@@ -306,7 +306,6 @@ class StepChecker:
             self._note(OPEN, "a number that scales gradients is not made of what the step is handed", CLIP, EQUAL)
 
     def _stepped(self, own: list[Any], rest: list[Any]) -> None:
-        """An optimizer has stepped: parameters and states are others."""
         for at, (name, one) in enumerate([*own, *(("", one) for one in rest)]):
             (tensor,) = self._named(one)
             if name:
@@ -315,7 +314,6 @@ class StepChecker:
             self._write(tensor, self.laws.leaf(kind, held, tensor.shape))
 
     def _end(self, count: int) -> None:
-        """The last record: how many there are before it."""
         if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:
             raise Contradiction("a record is missing, or one that says that Python reads a number")
         if self.laws.scalars:
