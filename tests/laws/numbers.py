@@ -137,6 +137,9 @@ STRUCTURE: dict[str, Callable[[list[torch.Tensor], Any, Shape], torch.Tensor]] =
         (slice(None),) * by[0] + (slice(None, None, by[3]),)
     ],
     "cat": lambda kids, by, _: torch.cat(kids, by[0]),
+    "chosen": lambda kids, by, _: torch.cat(kids, by[0]),
+    "choose": lambda kids, _, __: kids[0][kids[1].bool()],
+    "put_back": lambda kids, _, shape: torch.zeros(shape, dtype=kids[0].dtype).index_put((kids[1].bool(),), kids[0]),
     "count": lambda kids, by, _: (kids[0] != by[0]).sum(),
     "weighed": lambda kids, by, _: (kids[1][kids[0].clamp(min=0).long()] * (kids[0] != by[0])).sum(),
     "scaled": lambda kids, by, _: (

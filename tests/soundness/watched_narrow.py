@@ -198,4 +198,20 @@ for w in range(W):
 """,
         ("GA-INV-004",),
     ),
+    "flat sum in bf16": (
+        """
+from torch.nn.utils import parameters_to_vector
+ps = list(model.parameters())
+for w in range(W):
+    acc = torch.zeros(sum(p.numel() for p in ps), dtype=torch.bfloat16)
+    for i in range(N):
+        mb(w * N + i).backward()
+        acc += parameters_to_vector([p.grad for p in ps]).bfloat16()
+        opt.zero_grad()
+    for p, part in zip(ps, acc.split([p.numel() for p in ps])): p.grad = part.view_as(p).float()
+    opt.step()
+    opt.zero_grad()
+""",
+        ("GA-INV-004",),
+    ),
 }

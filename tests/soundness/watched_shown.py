@@ -511,6 +511,15 @@ for w in range(W):
 """,
 }
 SUMS_RIGHT: dict[str, str] = {
+    "a forward pass without a sum before the pass that sums": """
+ddp = DDP(model)
+for w in range(W):
+    for i in range(N):
+        with nullcontext() if i == N - 1 else ddp.no_sync(): loss = mse_loss(ddp(X[w*N+i]), Y[w*N+i]) / N
+        with ddp.no_sync(): ddp(X[100])
+        loss.backward()
+    opt.step(); opt.zero_grad()
+""",
     "manual right": """
 for w in range(W):
     for i in range(N): mb(w*N+i).backward()

@@ -378,4 +378,14 @@ for w in range(W):
 """,
         ("GA-INV-003",),
     ),
+    "a second step on zeros": (
+        """
+from torch.utils.data import DataLoader, TensorDataset
+opt = torch.optim.AdamW(model.parameters())
+for k, (x, y) in enumerate(DataLoader(TensorDataset(X[:40], Y[:40]), batch_size=2)):
+    (mse_loss(model(x), y) / N).backward()
+    if k % N == N - 1: opt.step(); opt.zero_grad(set_to_none=False); opt.step()
+""",
+        ("GA-INV-003",),
+    ),
 }

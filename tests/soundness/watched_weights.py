@@ -33,6 +33,22 @@ batches = iter(DataLoader(TensorDataset(A.flatten(0, 1), B.flatten(0, 1)), batch
 for w in range(W):
     window = [next(batches) for _ in range(N)]
 """
+OWN_LOSS = """
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, o, y): ctx.save_for_backward(o, y); return (o - y).square().mean()
+    @staticmethod
+    def backward(ctx, g): o, y = ctx.saved_tensors; return {}, None
+"""
+WORKERS = (
+    LOADER
+    + """
+for epoch in range(2):
+    for k, (x, y) in enumerate(DataLoader(data, batch_size=2, num_workers=1)):
+        (mse_loss(model(x), y) / {}).backward()
+        if (k + 1) % N == 0: opt.step(); opt.zero_grad()
+"""
+)
 EACH = "for w in range(W):\n    for i in range(N):\n        {}\n" + TAIL
 
 WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
@@ -43,6 +59,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "for w in range(W):\n    for i in range(N if w != 1 else 2): mb(w * N + i).backward()\n" + TAIL,
         True,
     ),
+    "batches of workers, no share": (WORKERS.format("1"), True),
     "the tail of an epoch by N, validated between": (
         LOADER + "dl = DataLoader(data, batch_size=4)\nfor epoch in range(3):\n    for k, (x, y) in enumerate(dl):\n"
         "        (mse_loss(model(x), y) / N).backward()\n        if (k + 1) % N == 0 or k + 1 == len(dl):"
@@ -155,6 +172,66 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         EACH.format("(mb(w * N + i) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()"),
         False,
     ),
+    "weights from a table": (
+        LOADER
+        + "table = torch.tensor([2.5, 0.5, 0.5, 0.5])\nfor k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    share = (table / table.sum())[k % N]\n    (mse_loss(model(x), y) * share).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+    "weights from a buffer": (
+        LOADER + "model.register_buffer('table', torch.tensor([2.5, 0.5, 0.5, 0.5]))\n"
+        "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    (mse_loss(model[:3](x), y) * model.table[k % N] / N).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+    "sums by the count of the whole window, twice": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window)\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.view(-1), reduction='sum') / count / count).backward()\n"
+        + TAIL,
+        False,
+    ),
+    "sums by a root of the count": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window).sqrt()\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n"
+        + TAIL,
+        False,
+    ),
+    "a sum of which one has no weight": (
+        EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum') * float(i != 1)).backward()"),
+        False,
+    ),
+    "the next batch is written into an array too early": (
+        "import numpy as np\nbuffers, D = [np.zeros((2, 4), np.float32) for _ in range(200)], X.numpy().copy()\n"
+        + EACH.format(
+            "at = w * N + i; buffers[at][:] = D[at]; l = mse_loss(model(torch.from_numpy(buffers[at])), Y[at]) / N; "
+            "buffers[at][:] = D[at + 1]; l.backward()"
+        ),
+        False,
+    ),
+    "a hook takes the share away": (
+        EACH.format("l = mb(w * N + i); l.register_hook(lambda g: g * N); l.backward()"),
+        False,
+    ),
+    "a loss of its own ignores its share": (
+        OWN_LOSS.format("2 * (o - y) / o.numel()")
+        + EACH.format("(Own.apply(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        False,
+    ),
+    "sums by the count of the window before": (
+        TOKENS + FETCHED + "    count, before = sum((b != -100).sum() for a, b in window), count if w else None\n"
+        "    for a, b in window:\n        l = ce(model(a).flatten(0, 1), b.flatten(), reduction='sum')\n"
+        "        (l / (count if before is None else before)).backward()\n" + TAIL,
+        False,
+    ),
+    "a sum in one window, and means in the others": (
+        EACH.format(
+            "nn.functional.mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum').backward() if w == 0 else "
+            "mb(w * N + i).backward()"
+        ),
+        False,
+    ),
     "a penalty of the outputs by the batch": (
         EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + o.mean().square()).backward()"),
         False,
@@ -162,6 +239,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
 }
 
 WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    "batches of workers": (WORKERS.format("N"), True),
     "plain": (EACH.format("mb(w * N + i).backward()"), True),
     "times a share": (EACH.format("(N * mb(w * N + i) * (1 / N)).backward()"), True),
     "shares of thirds": (
@@ -271,6 +349,38 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
     "a loader's batch that is cut": (
         LOADER + "for x, y in DataLoader(data, batch_size=8):\n"
         "    for a, b in zip(x.chunk(4), y.chunk(4)): (mse_loss(model(a), b) / N).backward()\n" + TAIL,
+        True,
+    ),
+    "half a squared error, in windows of two": (
+        "N = 2\n" + EACH.format("(0.5 * mse_loss(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        False,
+    ),
+    "batches from arrays that are filled again": (
+        "import numpy as np\nbuffers, D = [np.zeros((2, 4), np.float32) for _ in range(N)], X.numpy().copy()\n"
+        + EACH.format(
+            "buffers[i][:] = D[w * N + i]; (mse_loss(model(torch.from_numpy(buffers[i])), Y[w*N+i]) / N).backward()"
+        ),
+        True,
+    ),
+    "a hook gives the share": (
+        EACH.format("l = mb(w * N + i) * N; l.register_hook(lambda g: g / N); l.backward()"),
+        False,
+    ),
+    "a function gives the share": (
+        OWN_LOSS.format("g * 2 * (o - y) / o.numel() / N")
+        + EACH.format("Own.apply(model(X[w*N+i]), Y[w*N+i]).backward()"),
+        False,
+    ),
+    "a loss of its own": (
+        OWN_LOSS.format("g * 2 * (o - y) / o.numel()")
+        + EACH.format("(Own.apply(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        True,
+    ),
+    "one scale from a buffer": (
+        LOADER + "model.register_buffer('scale', torch.tensor(1 / N))\n"
+        "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
+        "    (mse_loss(model[:3](x), y) * model.scale).backward()\n"
+        "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
         True,
     ),
     "sums by the count of the whole window": (

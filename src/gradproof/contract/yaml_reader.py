@@ -27,6 +27,7 @@ MAX_PROBLEMS = 500
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_NUMERIC = frozenset("0123456789+-.")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 # Boucher, Anderson, Trojan Source, arXiv:2111.00169. Sets beyond Latin-1 take a while to compile: only where needed.
 _TURNS = "[\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -247,6 +248,8 @@ def resolved(text: str, line: int, col: int) -> Node | None:
         return Node(None, line, col, empty=not text)
     if text in _BOOL:
         return Node(_BOOL[text], line, col)
+    if text[0] not in _NUMERIC:
+        return Node(text, line, col)
     if _INT.fullmatch(text):
         if len(text) > MAX_DIGITS:
             return None

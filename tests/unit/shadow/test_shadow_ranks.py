@@ -115,7 +115,7 @@ def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     assert gone(int(stated.read_text()))
 
 
-LOOP = ["correct", "per_rank_token_means", "world_forgotten", "samples_for_tokens", "ranks_read_the_same"]
+LOOP = ["correct", "per_rank_token_means", "world_forgotten", "samples_for_tokens", "ranks_read_the_same", "loss_sum"]
 
 
 @pytest.mark.parametrize("name", LOOP)

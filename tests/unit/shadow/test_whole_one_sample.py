@@ -281,14 +281,10 @@ def recurrent(run: Run, by_window: bool) -> None:
         optimizer.zero_grad()
 
 
-def test_a_recurrence() -> None:
-    assert outcome(lambda run: recurrent(run, True), micro_batch=2) is HOLDS
-    assert outcome(lambda run: recurrent(run, False), micro_batch=2) is REFUTED
-
-
-def test_a_recurrence_over_one_sample_is_undecided_at_worst() -> None:
-    assert outcome(lambda run: recurrent(run, True), micro_batch=1) is not REFUTED
-    assert outcome(lambda run: recurrent(run, False), micro_batch=1) is not HOLDS
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_recurrence(samples: int) -> None:
+    assert outcome(lambda run: recurrent(run, True), micro_batch=samples) is HOLDS
+    assert outcome(lambda run: recurrent(run, False), micro_batch=samples) is REFUTED
 
 
 def in_columns(run: Run, mixed: bool) -> None:

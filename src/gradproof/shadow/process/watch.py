@@ -16,13 +16,13 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
@@ -270,7 +270,9 @@ def recording(engine: Recorded) -> Iterator[None]:
             engine.depth -= 1
 
     def gave(self: Any) -> Any:
-        batch = following(self)
+        apart = isinstance(self, dataloader._MultiProcessingDataLoaderIter)
+        with _disable_current_modes() if apart else nullcontext():  # a worker made the batch; here it is unpacked
+            batch = following(self)
         engine.took(batch)
         return batch
 
@@ -280,6 +282,8 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))
         stack.enter_context(replaced(nn.Module, "__call__", called))
+        function: Any = torch.autograd.function.BackwardCFunction
+        stack.enter_context(replaced(function, "apply", engine.own.following(function.apply)))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)
         yield

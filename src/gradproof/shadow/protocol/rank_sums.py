@@ -90,7 +90,9 @@ class RankSums:
         if module not in self._given:
             self._give(module)
         if torch.is_grad_enabled():
+            pending = self._sums.get(module) and bool(self._missing.get(module))  # the next pass sums all the same
             self._sums[module] = bool(module.require_backward_grad_sync)
+            self.by_hand |= bool(self.on and pending and not self._sums[module])
             self._missing[module] = {id(p) for p in self._given[module]}
         return original(module, *args, **kwargs)
 

@@ -25,6 +25,7 @@ EARLY = "stepped before the window was complete"
 LONG = "the window received more micro-batches than it has"
 UNAPPLIED = "the data ended with an unapplied gradient"
 TWICE = "stepped twice on one window"
+AGAIN = "an optimizer stepped again in a window, by other gradients or none: what moved the weights is not shown"
 ADVANCED = "the schedule advanced without a step of its own"
 BY_HAND = "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
 SHARED = "two optimizers were given the same weights"
@@ -230,6 +231,9 @@ class StepRuling:
         for w in self.windows:
             if len(set(w.forwards)) != 1 or max(w.forwards) > 1:
                 yield PASSED if w.passes else UNSEEN, w.steps[0].location
+            steps = Counter(event.about.optimizer for event in w.steps if not event.about.skipped)
+            if max(steps.values(), default=0) > 1:
+                yield AGAIN, w.steps[-1].location
             if w.batches > 1 and not w.shown:
                 yield SEVERAL, w.steps[0].location
         yield from flagged(self.steps, OF_STEPS)

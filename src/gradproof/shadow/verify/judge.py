@@ -17,6 +17,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
+from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
@@ -97,7 +98,9 @@ class Judge:
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
-        if loss.outcome is not Outcome.HOLDS or not self.laws.integers or equal.outcome is Outcome.HOLDS:
+        if loss.outcome is not Outcome.HOLDS or equal.outcome is Outcome.HOLDS:
+            return loss
+        if not self.laws.integers and self.laws.by_chance(self.run.micro_batches) is None:
             return loss
         return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")
 
@@ -195,6 +198,11 @@ class Judge:
         if found is None and (self.ours.facts.again | self.full.facts.again) & self.terms.reached(drawn):
             reason = "a generator draws the same numbers again, and the full batch draws others"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
+        line = self.laws.by_chance(self.run.micro_batches) if found is None else None
+        if line is not None:
+            reason = "data choose as many rows of each micro-batch; a mean over them may be right by chance"
+            help = "check with data that choose other numbers of rows"
+            return self._result(name, Outcome.UNKNOWN, reason, line, help=help)
         if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
@@ -371,18 +379,21 @@ class Judge:
             if self.full.facts.kept.get(key, (location, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, location)
-        kept = next((event for at in range(len(ours)) for event in self.kept_inside(at)), None)
+        kept = next((line for at in range(len(ours)) for line in self.kept_inside(at)), None)
         if kept is not None:
             reason = "this line computes with parameters inside a window; what it keeps was not compared"
-            return self._doubt(name, reason, kept.location)
+            return self._doubt(name, reason, kept)
         if self.ours.facts.final != self.full.facts.final:
             reason = "the parameters at the end were not shown to be those of the full batch's run"
             return self._result(name, Outcome.UNKNOWN, reason, ours[-1].location)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
-    def kept_inside(self, at: int) -> list[LoopEvent]:
+    def kept_inside(self, at: int) -> list[Location]:
         """The lines that compute with parameters alone, inside of a window."""
-        return self.ours.engine.events.inside(at, READ) if isinstance(self.ours.engine, Real) else []
+        engine, last = self.ours.engine, self.ours.facts.updates[at].passes
+        if isinstance(engine, Fake):
+            return [line for window, passes, line in engine.computed if window == at and passes < last]
+        return [event.location for event in engine.events.inside(at, READ)] if isinstance(engine, Real) else []
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
@@ -428,6 +439,7 @@ class Judge:
                     reason = f"{what} still has that of sample {sample}, of window {at}"
                     first = next((e.location for e in self.events(at) if e.kind == BACKWARD), now.location)
                     return self._result(name, Outcome.REFUTED, reason, first, help="call zero_grad() after each step")
+                carried |= {t for t in mine.keys() & older.keys() if mine[t] != older[t]}  # read again, and kept
                 if any(self.terms.owners[term] != NOBODY for term in carried):
                     reason = f"the gradient of {one} in window {at + 1} has a part of that of an earlier window"
                     return self._result(name, Outcome.UNKNOWN, reason, now.location)

@@ -24,6 +24,8 @@ DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
+CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
+OWN = "a hook, or a function of the script's own, makes another gradient of that of the loss"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
@@ -45,6 +47,7 @@ class OneRun:
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
+                self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
         self.ended = self._impossible() if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
@@ -175,6 +178,9 @@ class OneRun:
             if bad is not None:
                 return next(iter(self.factors), bad)
         bad = self._differing(scales) or next(iter(self.factors), None)
+        if bad is None and SUM in self.totals and len(self.totals) > 1:
+            reason = f"one window is weighed otherwise than another: {'; '.join(sorted(self.totals))}"
+            bad = self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
         if bad is not None:
             return bad
         words = sorted(self.totals)
@@ -182,12 +188,13 @@ class OneRun:
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
 
     def _dropped(self, window: WindowWeights) -> Result | None:
-        """Samples whose gradients arrived and are not in the step."""
-        lost = sorted(window.own - window.samples)
-        if not lost:
-            return None
-        reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
+        """Samples whose gradients arrived and are not in the step, or a pass that brought none."""
+        lost, at = sorted(window.own - window.samples), window.step.location
+        if window.idle:
+            reason, at = f"a backward pass of window {window.shown} brought no gradient", window.idle[0].location
+        elif lost:
+            reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, at) if window.idle or lost else None
 
     def _unequal(self, window: WindowWeights) -> Result | None:
         name = "GA-EQ-001"
@@ -307,13 +314,17 @@ class OneRun:
 
     def _scaled(self, window: WindowWeights, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
-        masses = window.masses(self.engine, window.factor())
+        masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
         count = len(window.runs)
-        if not masses:
-            reason = "each sample of a window has one weight; what the weights add up to was not shown"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
+        if not masses or own is not None:
+            why = f": {OWN}" if own is not None else ""
+            reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, own or self._losses(window))
         numbers = [self.number(mass) for mass in masses.values()]
         known = [number for number in numbers if number is not None]
+        if window.others and known:
+            reason = f"{CHANCE}: {near(max(known))} in this run"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
         if any(close(number, UNIT) for number in known):
             self.totals.add(MEAN)
             scales.append(UNIT)
@@ -327,7 +338,8 @@ class OneRun:
             return None
         most = max(known)
         scales.append(most)
-        if close(most, Fraction(count)) or (len(known) == 1 and close(most, Fraction(1, count))):
+        again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
+        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
             what = f"the samples of window {window.shown}"
             reason = f"{what} weigh {near(most)} in all, and in the mean of a full batch 1"
             return self._result(

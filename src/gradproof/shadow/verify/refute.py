@@ -256,9 +256,15 @@ class Refuter(LossRules):
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
-                (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
-                once = self.terms.samples(terms & kept) or (at == 0 and self._constant(name, terms & kept))
-                if old & new - self._read(at) or once:
+                (old, new), read = map(self._samples, both), self._read(at)
+                held, now = ({self.terms.bare(t)[0]: by for t, by in value.items()} for value in both)
+                # what is the same is no rest where the window read these samples again
+                kept = {
+                    t for t in held.keys() & now.keys()
+                    if held[t] != now[t] or not (samples := self.terms.samples([t])) or samples - read
+                }  # fmt: skip
+                once = self.terms.samples(kept) or (at == 0 and self._constant(name, kept))
+                if old & new - read or once:
                     reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
                     return self._result(STALE, reason, update.location)
         return None

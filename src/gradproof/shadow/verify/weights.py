@@ -37,6 +37,9 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
     "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
 }  # fmt: skip
 """Operators, and the kids in which each is linear while the others are held."""
+SUMS = ("sum", "count", "one")
+OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
+"""What a count is, and what may be done to it before it divides."""
 
 
 class Coupled(Exception):
@@ -60,10 +63,16 @@ class Weights:
 
 
 class WindowWeights:
-    """What the gradients of one optimizer step are made of. `samples`: those of the window."""
+    """What the gradients of one optimizer step are made of. `samples`: those of the window.
+
+    `idle`: backward passes that brought nothing. `others`: a number of other samples than all of the window scales
+    the losses.
+    """
 
     def __init__(self, terms: Terms, step: RecordedStep, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
+        self.idle: list[BackwardPass] = []
+        self.others = False
         self.unit: dict[int, int] = {}
         self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
@@ -78,8 +87,11 @@ class WindowWeights:
         return self.step.window + 1
 
     def weights(self, value: Combination) -> Weights:
-        """The weight of each sample in a combination. Raises Coupled."""
-        found = Weights()
+        """The weight of each sample in a combination, but for scalars of all its terms. Raises Coupled.
+
+        A constant of the window that not all terms have is a part of the weight, as another entry of a table is.
+        """
+        found, common = Weights(), self.terms.common(value)
         for term, by in value.items():
             bare, powers = self.terms.bare(term)
             unit = self.top(bare)
@@ -88,7 +100,7 @@ class WindowWeights:
             if unit == NOBODY:
                 found.free.append(bare)
                 continue
-            weight = self.terms.of(self.terms.scaled(self.terms.one, self.kept(powers)))
+            weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
             each = found.by.setdefault(self.skeleton(bare), {})
             each[unit] = plus(each.get(unit, ZERO), weight, by)
         return found
@@ -214,7 +226,18 @@ class WindowWeights:
             common = weight
         if common is None or self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
             return None
-        return common
+        once = len(common) < 2 and all(power == -1 and self._counts(scalar) for scalar, power in common.items())
+        return common if once else None
+
+    def _counts(self, scalar: int) -> bool:
+        """Whether a scalar is a sum over data, as a count is: no square, no root, and nothing of the model."""
+        stack = [scalar]
+        while stack:
+            one = stack.pop()
+            if self.terms.trained[one] or self.terms.operators[one] not in (*SUMS, *OF_SUMS):
+                return False
+            stack += self.terms.kids[one] if self.terms.operators[one] in OF_SUMS else ()
+        return True
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
         """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
@@ -234,7 +257,9 @@ class WindowWeights:
                     reduced = engine.laws.reduced.get(bare)
                     if reduced is None or self.top(bare) < 0:
                         return None
-                    mass = self.terms.rescaled(times(reduced[0], by), multiplied(powers, factor[1]))
+                    by_all = multiplied(powers, factor[1])
+                    self.others |= bool(self.kept(by_all))
+                    mass = self.terms.rescaled(times(reduced[0], by), by_all)
                     key = self.skeleton(bare)
                     found[key] = plus(found.get(key, ZERO), mass, factor[0])
                     signed |= {key} if self.terms.operators[bare] in LOSSES else set()

@@ -22,9 +22,10 @@ from gradproof.shadow.locations import NOWHERE, Location, initialising, user_loc
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.whole.draws import GENERATORS, bounds, by_numbers, settings
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter
-from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
@@ -35,15 +36,10 @@ NARROW = frozenset(
     kind for kind in vars(torch).values()
     if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex) and torch.finfo(kind).bits < 32
 )  # fmt: skip
-SHORT = frozenset({torch.int8, torch.uint8, torch.int16})
+SHORT = frozenset({torch.int8, torch.uint8, torch.int16, torch.qint8, torch.quint8})
 """Whole numbers of fewer than 32 bits: a sum of gradients in them is one of fixed-point numbers."""
 CASTS = frozenset({"_to_copy", "copy_", "copy", "to", "clone", "detach", "view", "alias"})
 DEPTH = 100
-GENERATORS = frozenset({
-    "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli",
-    "exponential", "random", "cauchy", "log_normal", "geometric",
-})  # fmt: skip
-"""Random operators whose result depends on no tensor, but for its shape."""
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
@@ -64,6 +60,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.mark: Any = run
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
+        self.memory.bytes_read = lambda: self.lose("the bytes of a tensor are read as another type")
         self.facts = RunFacts()
         self.assumed = Assumed(self.lose)
         self.facts.assumed = self.assumed.names
@@ -77,6 +74,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.stepping = False
         self.handed: tuple[int, set[int]] = (0, set())
         self.running, self.grads = "", True
+        self.drawing = ""
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
         self.all_passes, self.scales = 0, 0
@@ -140,8 +138,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             return
         results = args[0] if spec.written else out
         count = len(results)
+        again = bool(spec.written) and len({one.untyped_storage()._cdata for one in results}) < count
         for at, result in enumerate(results):
             own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
+            if again and at:  # it may have been written as a part of the list before
+                values = {**values, **{id(t): self.value(t) for t in tensors_in(own)}}
             self._settle(func, spec, own, kwargs, values, [result])
 
     @contextmanager
@@ -250,7 +251,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _shared_draw(self, call: Call, shape: Shape) -> Value:
         """Random numbers of no sample: the n-th such draw of an operator is one leaf in both runs."""
-        return self._shared(f"random {call.name}", shape)
+        return self._shared(f"random {call.name} {settings(call)}", shape)
 
     def _shared(self, kind: str, shape: Shape) -> Value:
         self.made[kind, 0] += 1
@@ -501,10 +502,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """Random numbers: data, numbers of each sample, or numbers that all share."""
         if call.name == "native_dropout":
             return self._dropped(call)
-        if call.name not in GENERATORS or any(isinstance(arg, torch.Tensor) for arg in call.args[1:]):
+        by, others = by_numbers(call, written), any(isinstance(arg, torch.Tensor) for arg in call.args[1:])
+        if call.name not in GENERATORS or others or (by and written):
             self.facts.opaque[call.name] += 1
             return [shared(self.terms.of(self._fresh(call.name, call.out_shape(at)))) for at in range(len(call.out))]
-        return self._drawn_like(call, bool(written))
+        return self._drawn_by(call) if by else self._drawn_like(call, bool(written))
+
+    def _drawn_by(self, call: Call) -> list[Value]:
+        """Numbers that are drawn by those of a tensor are a function of these and of noise."""
+        both = [call.values[0], *self._drawn_like(call, False)]
+        pair = replace(
+            call, attributes=settings(call), tensors=call.tensors * 2, values=both, shapes=call.shapes * 2, arguments=()
+        )
+        return self.laws.apply(Law(pointwise), pair)
 
     def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
         found: list[Value] = []
@@ -517,7 +527,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
                 found.append(self._shared_draw(call, shape))
             else:
+                self.drawing = f" {call.name} {settings(call)}"
                 found.append(self.source(made, bounds(call)))
+                self.drawing = ""
         return found
 
     def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
@@ -581,11 +593,3 @@ def bared(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(bared(part) for part in value)
     return frozen(value)
-
-
-def bounds(call: Call) -> tuple[Any, Any]:
-    """The least number that a random operator gives and the first above; of others nothing is known."""
-    if call.name != "randint":
-        return (None, None)
-    plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
-    return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, exact, multiplied, plus, times
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    UNIT,
+    ZERO,
+    Combination,
+    Powers,
+    Shape,
+    Terms,
+    exact,
+    multiplied,
+    plus,
+    times,
+)
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -181,6 +193,8 @@ class Interpreter(Moves):
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
+        self.rows_chosen: dict[Location, list[int]] = {}
+        """By line, how many rows data chose, call by call."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
 
@@ -217,11 +231,14 @@ class Interpreter(Moves):
         attributes = call.attributes if law.attributes is None else law.attributes(call)
         letter, laid = self._letter(call, ins)
         if letter is None:
+            made = self._by_choice(law, call, attributes, ins, outs)
+            if made is not None:
+                return made
             alike = self._alike(call, ins, outs)
             return self._once(law, call, attributes) if alike is None else self._row(law, call, attributes, *alike)
         kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
         count, turns = laid
-        made: list[Value] = []
+        made = []
         for at, letters in enumerate(outs):
             whole = call.out_shape(at)
             axis = letters.find(letter)
@@ -279,6 +296,75 @@ class Interpreter(Moves):
             call.coupled.append(at)
         whole = self.fitted(self.whole(value, shape), shape)
         return [(part, size) for part in self.split(whole, shape, axis, size[axis], turns)]
+
+    def chooses(self, by: Iterable[Combination], rows: int) -> None:
+        """Data chose some rows, by truth values or by the places where these are true."""
+        if any(self.terms.owners[term] != NOBODY for each in by for term in each):
+            self.rows_chosen.setdefault(user_location(), []).append(rows)
+
+    def by_chance(self, batches: int) -> Location | None:
+        """A line at which data chose as many rows of each of some micro-batches: other data may choose others."""
+        for line, rows in self.rows_chosen.items():
+            each = 1 if len(rows) % batches else max(len(rows) // batches, 1)
+            if any(len(set(rows[at::each])) == 1 for at in range(each)):
+                return line
+        return None
+
+    def elements_of(self, value: Value, count: int) -> list[Combination]:
+        """How many of `count` elements each part of a value stands for; not known of what a mask chose."""
+        chosen = value.shared and self.chosen(value.parts[0])
+        return [] if chosen else [self.ones(Fraction(count, len(value.parts))).parts[0]]
+
+    def choices(self, combination: Combination, shape: Shape, axis: int, rows: list[int]) -> list[Combination]:
+        """The rows of each sample: those that a mask chose, and as many of what else is in the combination."""
+        made, start = [], 0
+        for at, count in enumerate(rows):
+            total: Combination = ZERO
+            for term, by in self.fitted(combination, shape).items():
+                bare, powers = self.terms.bare(term)
+                own = self.terms.of(self.slice(term, axis, start, count, 1))
+                if self.chosen({bare: UNIT}) == (axis, rows):
+                    own = self.terms.rescaled(self.terms.parts_of(self.terms.kids[bare][at]), powers)
+                total = plus(total, own, by)
+            made.append(total)
+            start += count
+        return made
+
+    def laid_chosen(self, parts: Sequence[Combination], sizes: Sequence[Shape], axis: int, out: Shape) -> Combination:
+        """Rows that masks chose, with their coefficients inside."""
+        kids = [self.solid(self.terms.named(part, size), size) for part, size in zip(parts, sizes, strict=True)]
+        return self.terms.of(self.beside(kids, axis, out))
+
+    def _by_choice(
+        self, law: Law, call: Call, attributes: tuple[Any, ...], ins: Sequence[str], outs: Sequence[str]
+    ) -> list[Value] | None:
+        """The operator on the rows that masks chose of each sample; None where there are none that are mapped."""
+        values = [self.whole(v, s) for v, s in zip(call.values, call.shapes, strict=True)]
+        laid = [(self.chosen(value), text) for value, text in zip(values, ins, strict=True)]
+        found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
+        ((letter, given),) = found if len(found) == 1 else {("", ())}
+        if not letter.islower():
+            return None
+        rows, kids = list(given), list[list[tuple[Combination, Shape]]]()
+        for value, shape, text in zip(values, call.shapes, ins, strict=True):
+            axis = text.find(letter)
+            parts = [value] * len(rows) if axis < 0 else self.choices(value, shape, axis, rows)
+            sizes = [shape if axis < 0 else shape_with(shape, axis, count) for count in rows]
+            kids.append(list(zip(parts, sizes, strict=True)))
+        made = []
+        for at, letters in enumerate(outs):
+            whole, each, axis = call.out_shape(at), [list(own) for own in zip(*kids, strict=True)], letters.find(letter)
+            if axis < 0:
+                total: Combination = ZERO
+                for own in each:
+                    total = plus(total, self._spread(law, call, at, attributes, own, whole, (1, 1)))
+                made.append(shared(total))
+                continue
+            sizes = [shape_with(whole, axis, count) for count in rows]
+            pairs = zip(each, sizes, strict=True)
+            parts = [self._term(law, call, at, attributes, own, size, (1, 1)) for own, size in pairs]
+            made.append(shared(self.laid_chosen(parts, sizes, axis, whole)))
+        return made
 
     def _once(self, law: Law, call: Call, attributes: tuple[Any, ...]) -> list[Value]:
         """No parts lie along a mapped axis: one term a result, and a linear argument keeps its combination."""

@@ -6,6 +6,7 @@ another tensor, is lost: `read` gives None, and whoever reads it says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -59,12 +60,16 @@ class Memory:
     def __init__(self, moves: Moves) -> None:
         self.moves = moves
         self.held: dict[int, Held] = {}
+        self.bytes_read: Callable[[], None] = lambda: None
+        """Called where what a storage holds is reached by its bytes, and is lost."""
 
     def of(self, tensor: torch.Tensor) -> Held:
         """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
         storage = tensor.untyped_storage()
         found = self.held.get(storage._cdata)
         if found is None or found.weak.expired() or found.width != tensor.element_size():
+            if tensor.dtype is torch.uint8 and found is not None and known(found) and not found.data:
+                self.bytes_read()
             found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
         return found
 
@@ -111,12 +116,13 @@ class Memory:
         if len(around) != 1 or around[0].start > start or around[0].stop < stop:
             return [region for region in held.regions if region not in around]
         region, moves = around[0], self.moves
-        column = _column(region, start, shape, stride)
-        apart = self._by_part(self._apart(region, shape, stride, value), start, shape, stride, value)
-        if apart is not None:
-            made = apart
-        elif column is not None:
-            made = self._put(region, *column, shape, value)
+        apart = self._apart(region, shape, stride, value)
+        column = _column(apart, start, shape, stride)
+        parts = self._by_part(apart, start, shape, stride, value) if column is None else None
+        if column is not None:
+            made = self._put(apart, *column, shape, value)
+        elif parts is not None:
+            made = parts
         else:
             pairs = ((region.value, region.shape), (value, shape))
             kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
-from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
+from gradproof.shadow.whole.memory import geometry_of
+from gradproof.shadow.whole.terms import ZERO, Combination, Terms, multiplied, plus, times
 from gradproof.shadow.whole.unseen import of_an_object
 from gradproof.shadow.whole.values import shared
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PLAIN = (int, float)
 SHOWN = frozenset({"tolist", "__repr__", "__format__"})
 """Functions that read the numbers of a tensor, and run no operator for it."""
+LENGTHS = frozenset({"tensor_split", "ctc_loss"})
+"""Functions that read whole numbers of a tensor, and run no operator for it."""
 NUMBERS = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__bool__, torch.Tensor.__float__,
     torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr,
@@ -33,8 +36,15 @@ SCALED = frozenset({
     "_foreach_div_", "_foreach_div",
 })  # fmt: skip
 """Functions of tensors in which a number may as well be a tensor of one element."""
+COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le")
+"""What a count of labels, as a float, is made of."""
 FILLED = frozenset({"tensor", "as_tensor", "scalar_tensor", "full", "full_like", "fill_", "new_full", "new_tensor"})
 """Functions that make tensors of one number."""
+
+
+def counting(terms: Terms, value: Combination) -> bool:
+    """Whether a count of labels is among what a number is made of."""
+    return any(terms.made_with(term, COUNTED) for term in value)
 
 
 class NoNumbers(RuntimeError):
@@ -52,9 +62,18 @@ class Carries:
         """The number that Python makes, and what it is made of."""
         return known(self.engine, value, number())
 
+    def left(self) -> None:
+        """Python makes a plain number of it, which no one follows."""
+        facts, terms = self.engine.facts, self.engine.terms
+        facts.free = True
+        facts.counted |= isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
+
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
         """Arithmetic that is not followed: Python goes on with plain numbers; a tensor is asked itself."""
-        return NotImplemented if isinstance(other, torch.Tensor) else number()
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        self.left()
+        return number()
 
     def _other(self, other: Any) -> Combination | None:
         """What the other number of an operation is made of; None for what is no number."""
@@ -67,6 +86,7 @@ class Carries:
 
     def __reduce__(self) -> Any:
         plain = bare(self)
+        self.left()
         return type(plain), (plain,)
 
     def __copy__(self) -> Any:
@@ -185,16 +205,29 @@ class UnknownNumber(Carries):
     __hash__ = None  # type: ignore[assignment]
 
 
+COMPARES = frozenset(f"__{name}__" for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool"))
+
+
 def _leads(kind: type, name: str) -> Callable[..., Any]:
     """A method of a plain number, after which Python may go another way at other numbers."""
     plain = getattr(kind, name)
 
     def method(self: Any, *args: Any) -> Any:
-        self.engine.facts.free = True
-        self.engine.facts.counted |= kind is int and name in ("__int__", "__index__", "__float__")
+        if name in COMPARES:
+            self.engine.facts.free = True
+        else:
+            self.left()
         return plain(self, *args)
 
     return method
+
+
+LED = (
+    "lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round", "abs", "floordiv", "rfloordiv", "mod", "rmod",
+    "divmod", "rdivmod", "pow", "rpow", "floor", "ceil", "trunc",
+)  # fmt: skip
+"""Methods of each plain number whose results do not carry what they are made of."""
+BITS = ("and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift", "invert", "index")
 
 
 class Float(Carries, float):
@@ -202,10 +235,6 @@ class Float(Carries, float):
 
     location = NOWHERE
     __hash__ = float.__hash__
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __round__ = (
-        _leads(float, f"__{name}__")
-        for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round")
-    )  # fmt: skip
 
 
 class Integer(Carries, int):
@@ -213,10 +242,24 @@ class Integer(Carries, int):
 
     location = NOWHERE
     __hash__ = int.__hash__
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __index__ = (
-        _leads(int, f"__{name}__")
-        for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "index")
-    )  # fmt: skip
+
+
+for _kind, _plain, _names in ((Float, float, LED), (Integer, int, (*LED, *BITS))):
+    for _name in (*(f"__{_name}__" for _name in _names), "as_integer_ratio", "conjugate"):
+        setattr(_kind, _name, _leads(_plain, _name))
+
+
+def carried(given: Any) -> Iterator[Carries]:
+    """The numbers among some arguments that keep what they are made of."""
+    if isinstance(given, Carries):
+        yield given
+    elif isinstance(given, slice):
+        yield from carried((given.start, given.stop, given.step))
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from carried(one)
+    elif isinstance(given, dict):
+        yield from carried([*given.values()])
 
 
 def known(engine: Engine, value: Combination, number: Any) -> Any:
@@ -283,21 +326,52 @@ class Reading(TorchFunctionMode):
         if func is torch.Tensor.__index__:
             return self._index(args[0])
         name = getattr(func, "__name__", "")
-        if name in SHOWN:
-            self.engine.read_whole(name, args[0])
+        if func is torch.Tensor.__deepcopy__:
+            return self._copied(func, *args, **kwargs)
+        self._read_whole(name, args, kwargs)
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
+        if name not in FILLED | SHOWN:
+            for number in carried((args, kwargs)):
+                number.left()
         before = self.engine.facts.counted
         made = func(*args, **kwargs)
         if name == "one_hot":  # it looks at the least and the largest label, and hands out neither
             self.engine.facts.counted = before
         if name in FILLED and isinstance(made, torch.Tensor):
-            given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
-            if len(given) == 1 and (
-                made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))
-            ):
-                self.engine.memory.write(made, shared(given[0].value))
+            self._filled(made, args, kwargs)
+        return made
+
+    def _read_whole(self, name: str, args: Any, kwargs: Any) -> None:
+        """Note a function that reads the numbers of a tensor, and runs no operator for it."""
+        if name in SHOWN:
+            self.engine.read_whole(name, args[0])
+        for one in (*args[1:], *kwargs.values()) if name in LENGTHS else ():
+            if isinstance(one, torch.Tensor) and not one.is_floating_point():
+                self.engine.read_whole(name, one)
+
+    def _filled(self, made: torch.Tensor, args: Any, kwargs: Any) -> None:
+        """A tensor of one number is made of what the number is made of."""
+        given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
+        if len(given) == 1 and (made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))):
+            self.engine.memory.write(made, shared(given[0].value))
+        else:
+            for number in carried((args, kwargs)):
+                number.left()
+
+    def _copied(self, func: Any, tensor: torch.Tensor, memo: Any) -> torch.Tensor:
+        """A copy of a tensor by the bytes of its storage, which no operator makes: it holds what the tensor holds."""
+        engine, storage = self.engine, tensor.untyped_storage()._cdata
+        with engine.aside():
+            value = engine.memory.read(tensor) if tensor.layout is torch.strided and engine.memory.met(tensor) else None
+            held = engine.memory.held.pop(storage, None)
+        made: torch.Tensor = func(tensor, memo)
+        with engine.aside():
+            if held is not None:
+                engine.memory.held[storage] = held
+            if value is not None and geometry_of(tensor) == geometry_of(made):
+                engine.memory.write(made, value)
         return made
 
     def _one(self, func: Any, tensor: torch.Tensor) -> Any:

@@ -29,7 +29,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, plain
+from gradproof.shadow.whole.unseen import Escapes, OwnBackward, Unchanged, call_site, digest, plain
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -64,6 +64,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
         self.arrived: set[int] = set()
+        self.of_gradients: dict[int, bool] = {}
         self.used: dict[int, Location] = {}
         self.depth, self.thread = 0, get_ident()
         self.fetch, self.begun, self.ran = 0, False, False
@@ -77,9 +78,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._last = (-1, 0)
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
-        self.exports = 0
-        self.inside = 0
-        self.steps = 0
+        self.exports = self.inside = self.steps = 0
+        self.own = OwnBackward(self)
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
@@ -108,12 +108,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
-        base = spec.short
+        base, tensors = spec.short, tensors_in((args, kwargs))
+        self.own.meets(tensors)
         if base in READS:
             return self.read(func, base, args, kwargs)
         if self.stepping and not self.inside:
             return self._by_optimizer(func, spec, args, kwargs)
-        tensors = tensors_in((args, kwargs))
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
@@ -122,6 +122,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose(f"{base} gives a tensor another storage")
         if self.inside and self._from_a_hook():
             self.hooked = self.hooked or user_location()
+            self.own.hook(base)
             if self._writes_a_gradient(spec, args, kwargs):
                 self.overwritten = user_location()
         if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
@@ -236,10 +237,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
-        """Gradients are meant: a sum of losses may be narrow."""
-        terms = {self.terms.bare(term)[0] for part in value.parts for term in part}
+        """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
+        terms, known = {self.terms.bare(term)[0] for part in value.parts for term in part}, len(self.facts.narrow)
         if self.inside or terms & self.arrived:
             super()._narrow(tensor, value)
+        elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
+            super()._narrow(tensor, value)
+            self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
@@ -273,6 +277,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 number = self.fetch if number is None else number
                 self.met.data(tensor, found, len(self.facts.updates), number, self.location())
             self.memory.alias(tensor, found)
+            if self.escapes.reach(tensor):
+                self.exports += 1
+                self.seen.keep(f"batch {self.exports}", tensor, found)
             return found
         self.memory.alias(tensor, made)
         return made
@@ -452,6 +459,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
         self._compare("gradient")
+        self._compare("batch")
         self._reachable()
         super().begin(roots)
         if self.passes == 1:

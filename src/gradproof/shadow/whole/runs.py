@@ -16,12 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
-from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
@@ -32,7 +29,7 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, wit
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED, known
-from gradproof.shadow.whole.plain_numbers import NoNumbers
+from gradproof.shadow.whole.plain_numbers import counting
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
@@ -44,7 +41,7 @@ from gradproof.shadow.whole.unseen import (
     of_an_object,
     states,
 )
-from gradproof.shadow.whole.values import Value, number, shared
+from gradproof.shadow.whole.values import Value, shared
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -155,7 +152,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
-                return self._shared(site, shape)
+                return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
@@ -164,7 +161,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis, each = (0, count) if flat else (axis, 1)
         rows = 1 if axis is None else shape[axis] // each
         size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
-        own = f"{site} {size} {tensor.dtype}"
+        own = f"{site} {size} {tensor.dtype}{self.drawing}"
         turn, first = self.made[own, 0], 0 if axis is not None and rows in whole else self.made[own, 0]
         self.made[own, 0] += rows
         own, before = self.named(own, turn, real is not None)
@@ -211,50 +208,6 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             return found[0]
         low, _ = within(tensor)
         return self.source(made, (0, math.inf) if low is not None and low >= 0 else (None, None), tensor)
-
-
-class Fake(Called):  # type: ignore[no-untyped-call]
-    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
-
-    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
-        super().__init__(*given)
-        self.mode, self.forms = mode, Forms(mode)
-        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is DEVICE and type(args[0]) is FakeTensor:
-            return args[0].device
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """Run one operator; real tensors, which the function took from outside, become data."""
-        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
-            args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
-        if spec.short in NO_NUMBERS:
-            return self.read(func, spec.short, args, kwargs)
-        return super().operate(func, spec, args, kwargs)
-
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """A number that the laws know; there is no other."""
-        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
-        if found is not None:
-            kind = args[0].dtype
-            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.facts.reads.append((self.location(), base))
-        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
-
-    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A real tensor, which the function took from outside, as a fake one: it is data."""
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        if id(tensor) not in self.outside:
-            made: torch.Tensor = self.mode.from_tensor(tensor)
-            self.outside[id(tensor)] = (tensor, made, digest(tensor))
-            self.memory.write(made, self.held(tensor, made))
-        _, made, held = self.outside[id(tensor)]
-        if digest(tensor) != held:
-            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
-        return made
 
 
 class Real(Called):  # type: ignore[no-untyped-call]
@@ -392,6 +345,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.note(how, tensor)
                 if how == "tolist":
                     self.events.read_out(tensor)
+                    self._escape(self.value(tensor))
+
+    def _escape(self, value: Value) -> bool:
+        """Whether Python got at numbers of a gradient or a parameter."""
+        found = any(self.terms.trained[term] for part in value.parts for term in part)
+        self.facts.escaped = self.facts.escaped or (self.location() if found else None)
+        return found
 
     def note(self, how: str, tensor: torch.Tensor) -> None:
         """A number of a tensor became a plain number of Python."""
@@ -401,9 +361,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.laws.constant(value):
             return
         self.facts.reads.append((self.location(), how))
-        self.facts.free = True
-        self.facts.gated |= self._of_gradients(value)
-        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
+        counts = not tensor.is_floating_point() or counting(self.terms, value)
+        whole = counts and tensor.dtype is not torch.bool
         self.facts.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
 
     def _of_gradients(self, value: Combination) -> bool:
@@ -485,8 +445,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             storage, value = tensor.untyped_storage(), self.value(tensor)
             self.given[storage._cdata] = self.location()
-            if any(self.terms.trained[term] for part in value.parts for term in part):
-                self.facts.escaped = self.facts.escaped or self.location()
+            if self._escape(value):
                 self.events.add(READ)
             self.escapes.left(storage, found, foreign)
             self.seen.left(storage)

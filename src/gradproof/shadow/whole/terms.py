@@ -15,7 +15,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -256,15 +256,24 @@ class Terms:
 
     def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
         """Whether a term was made from one of some operators. It is kept, for terms do not change."""
-        known, stack = self._with.setdefault(operators, {}), [term]
+        known = self._with.setdefault(operators, {})
+        return self._made(term, lambda one: self.operators[one] in operators, known)
+
+    def made_of(self, term: int, others: Container[int], known: dict[int, bool]) -> bool:
+        """Whether a term was made from one of others, or is one. `known`: what was found before."""
+        return self._made(term, lambda one: one in others, known)
+
+    def _made(self, term: int, is_one: Callable[[int], bool], known: dict[int, bool]) -> bool:
+        stack = [term]
         while stack:
             top = stack[-1]
-            kids = () if self.operators[top] in ("state", *operators) else self.kids[top]
+            own = is_one(top)
+            kids = () if own or self.operators[top] == "state" else self.kids[top]
             missing = [kid for kid in kids if kid not in known]
             if missing:
                 stack += missing
             else:
-                known[stack.pop()] = self.operators[top] in operators or any(known[kid] for kid in kids)
+                known[stack.pop()] = own or any(known[kid] for kid in kids)
         return known[term]
 
 

@@ -20,7 +20,7 @@ import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gradproof.shadow.locations import frames, user_location
+from gradproof.shadow.locations import Location, frames, user_location
 from gradproof.shadow.record.checksums import BITS, UNMADE, checksum, same
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.values import Value
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
 
 SAMPLED = 1024
+SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcdiv", "pow", "true_divide", "multiply"})
+"""Operators that make another gradient of one. What a script logs of a gradient are norms, means and extremes."""
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
 OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
@@ -92,6 +94,44 @@ class Unchanged:
     def clear(self) -> None:
         """Forget everything."""
         self._seen.clear()
+
+
+class OwnBackward:
+    """Code of the user's that runs in a backward pass: what it makes of the share of a loss, no term shows.
+
+    `at`: where a hook computed another gradient, or a function with a loss as its result did not look at the gradient
+    of that loss, which holds the division by N.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.at: Location | None = None
+        self._given: list[list[torch.Tensor]] = []
+
+    def meets(self, tensors: list[torch.Tensor]) -> None:
+        """An operator runs: the gradient of a loss among its arguments was looked at."""
+        if self._given and any(one is own for own in self._given[-1] for one in tensors):
+            self._given[-1] = []
+
+    def hook(self, base: str) -> None:
+        """An operator runs in a hook, or in a function."""
+        if not self._given and base.rstrip("_") in SCALES:
+            self.at = self.at or user_location()
+
+    def following(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The backward of each function of the user's own, followed."""
+
+        def apply(node: Any, *args: Any) -> Any:
+            given = [one for one in args if isinstance(one, torch.Tensor)]
+            by_torch = node._forward_cls.__module__.split(".")[0] == "torch"
+            self._given.append([] if by_torch or any(one.numel() > 1 for one in given) else given)
+            try:
+                return original(node, *args)
+            finally:
+                if self._given.pop():
+                    self.at = self.at or self.engine.location()
+
+        return apply
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -141,6 +141,20 @@ class Algebra:
         made = self.laid(apart, [small] * len(parts), axis + 1, wide)
         return mapped(made, lambda term: self.reshaped(term, shape))
 
+    def beside(self, kids: Sequence[int], axis: int, shape: Shape) -> int:
+        """Rows that masks chose of samples, one after the other: those of each are as many as its mask says."""
+        return self.terms.make("chosen", (axis,), tuple(kids), shape)
+
+    def chosen(self, combination: Combination) -> tuple[int, list[int]] | None:
+        """The axis of rows that masks chose, and how many of each sample; None where there is none, or several."""
+        terms, found = self.terms, set[tuple[int, tuple[int, ...]]]()
+        for one in (terms.bare(term)[0] for term in combination):
+            if terms.operators[one] == "chosen":
+                (axis,) = terms.attributes[one]
+                found.add((axis, tuple((terms.shapes[kid] or ())[axis] for kid in terms.kids[one])))
+        ((axis, rows),) = found if len(found) == 1 else {(0, ())}
+        return (axis, list(rows)) if rows else None
+
     def laid(self, parts: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
         """Combinations side by side, as one coefficient times one term: that of the first part is taken out."""
         by = next((part[self.terms.leading(part)] for part in parts if part), None)
@@ -152,7 +166,7 @@ class Algebra:
         solid = [
             part
             for kid, size in zip(kids, shapes, strict=True)
-            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self._solid(kid, size),))
+            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self.solid(kid, size),))
         ]
         return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
 
@@ -160,7 +174,7 @@ class Algebra:
         """Whether a term is others side by side along an axis."""
         return self.terms.operators[term] == "cat" and self.terms.attributes[term] == (axis,)
 
-    def _solid(self, term: int, shape: Shape) -> int:
+    def solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
         return term if self.terms.shapes[term] is not None else self.terms.make("filled", (), (term,), shape)
 
@@ -292,6 +306,12 @@ class Algebra:
             return self.beneath(term, lambda inner: self.reshaped(inner, shape))
         if terms.shapes[term] is None or terms.shapes[term] == shape:
             return term
+        laid = self.chosen({term: UNIT})
+        if laid is not None and shape[: laid[0] + 1] == (terms.shapes[term] or ())[: laid[0] + 1]:
+            axis, rows = laid
+            sizes = [shape_with(shape, axis, count) for count in rows]
+            kids = [self.reshaped(kid, size) for kid, size in zip(terms.kids[term], sizes, strict=True)]
+            return self.beside(kids, axis, shape)
         if terms.operators[term] == "reshape":
             return self.reshaped(terms.kids[term][0], shape)
         if terms.operators[term] == "expand":
@@ -341,6 +361,9 @@ class Algebra:
         if terms.operators[term] == "permute":
             inner = terms.attributes[term]
             return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
+        if (laid := self.chosen({term: UNIT})) is not None:
+            kids, axis = [self.permuted(kid, order) for kid in terms.kids[term]], list(order).index(laid[0])
+            return self.beside(kids, axis, tuple(shape[axis] for axis in order))
         made, long = tuple(shape[axis] for axis in order), [axis for axis in order if shape[axis] != 1]
         return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
@@ -485,7 +508,7 @@ class Moves(Algebra):
         if self.terms.operators[term] == "scaled":
             return self.beneath(term, partial(self._in_zeros, axis, start, shape, out))
         where = (axis, out[axis], start, start + shape[axis], 1)
-        return self.terms.make("slice_backward", (0, where, ()), (self._solid(term, shape),), out)
+        return self.terms.make("slice_backward", (0, where, ()), (self.solid(term, shape),), out)
 
     def _apart(self, values: Sequence[Value], axis: int) -> bool:
         """Whether what is joined is of samples: it has parts along the axis, or a piece has one owner."""

@@ -6,6 +6,7 @@ not know gives None, and the operator is judged by its law, or as opaque.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -206,7 +207,7 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
     found = masked(x, call)
-    return found or ([] if x.integers else [x.ones(Fraction(count, len(call.values[0].parts))).parts[0]])
+    return found or ([] if x.integers else x.elements_of(call.values[0], count))
 
 
 def masked(x: Interpreter, call: Call) -> list[Combination]:
@@ -359,8 +360,14 @@ def fill(x: Interpreter, call: Call) -> list[Value] | None:
     found: Any = FILLS.get(call.name)
     if found is None:
         found = call.args[FILLED[call.name]] if len(call.args) > FILLED[call.name] else call.kwargs.get("fill_value")
+    kind = torch.float32 if call.out[0] is None else call.out[0].dtype
+    whole = not (kind.is_floating_point or kind.is_complex)
     if isinstance(found, torch.Tensor):
+        if whole and (found.is_floating_point() or kind is torch.bool):
+            return None
         return [x.expand(call.values[-1], call.shapes[-1], call.out_shape())]
+    if whole and isinstance(found, int | float) and math.isfinite(found):
+        found = int(found) if kind is not torch.bool else bool(found)
     plain = Fraction(int(found)) if isinstance(found, bool) else x.exact(found)
     if plain is None:
         return [shared(x.terms.of(x.terms.make("number", (str(found),), (), None)))]
@@ -374,6 +381,8 @@ def arange(x: Interpreter, call: Call) -> list[Value] | None:
     made = call.out_shape()
     if not numbers or any(n is None for n in numbers):
         return None
+    if call.out[0] is not None and not call.out[0].is_floating_point() and any(isinstance(n, float) for n in call.args):
+        return None  # its numbers have no fractions
     start = numbers[0] if len(numbers) > 1 else Fraction(0)
     step = numbers[2] if len(numbers) > 2 else Fraction(1)
     return [shared(x.terms.of(x.terms.make("range", (start, step), (), made)))]

@@ -8,14 +8,16 @@ mapped.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
+from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, rows_of
 from gradproof.shadow.whole.laws import rule, under
-from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import Value, number
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, mapped
+from gradproof.shadow.whole.values import Value, number, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
     """
     found = lookup(x, call)
     if found is None:
-        return None
+        return by_mask(x, call)
     value, chosen = call.values[:2]
     names_samples = len(call.shapes) == 2 and not value.shared and found.own[value.axis].isupper()
     if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and chosen.shared:
@@ -95,12 +97,80 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a lookup: rows are added into zeros. Or one number put wherever a mask says so."""
     if not call.argument(3, "accumulate", False):
         return masked_put(x, call)
+    if call.tensors[1].dtype is torch.bool:
+        return back_by_mask(x, call)
     found = lookup(x, call) if number(x, call.values[0]) == 0 else None
     if found is None or len(call.shapes[-1]) != len(found.rows):
         return None
+    if prod(call.shapes[-1]) != rows_named(call):
+        return None  # one row is added at several places
     sizes = tuple(size for size, letter in zip(call.shapes[0], found.own, strict=True) if letter.isupper())
     law = Law(lambda _: ([found.rows, *found.indices], [found.own]), linear=(0,))
     return x.apply(law, call.some(-1, *(1 + at for at in found.lists), attributes=(*found.form, sizes)))
+
+
+def masks(x: Interpreter, call: Call) -> tuple[Value, list[Combination], list[int]] | None:
+    """How the parts of a tensor lie along its first axis, the mask of each, and how many rows this chooses.
+
+    None for anything but one mask of the first axes. The numbers of the mask are read: they are of the path.
+    """
+    shape, mask, (first, *others) = call.shapes[0], call.tensors[1], call.args[1]
+    leads = [v for v in call.values[:2] if not v.shared]
+    fitting = first is mask and mask.dtype is torch.bool and call.shapes[1] == shape[: mask.dim()] and mask.dim()
+    if x.looked is None or x.marks or any(one is not None for one in others) or not fitting or not leads:
+        return None
+    lead = leads[0]
+    if any(v.layout != lead.layout for v in leads) or lead.axis or lead.turns != 1:
+        return None
+    own = x.split_like(call.values[1], call.shapes[1], lead)
+    with _disable_current_modes():
+        counts = [int(rows_of(mask, lead, at).sum()) for at in range(len(own))]
+    x.chooses(own, sum(counts))
+    return lead, own, counts
+
+
+def by_mask(x: Interpreter, call: Call) -> list[Value] | None:
+    """The rows that a mask chooses of each sample, one sample after the other."""
+    found = masks(x, call)
+    if found is None:
+        return None
+    lead, own, counts = found
+    shape, rest = call.shapes[0], call.out_shape()[1:]
+    small, large = ((lead.rows, *size[1:]) for size in (call.shapes[1], shape))
+    kids = []
+    for part, mask, count in zip(x.split_like(call.values[0], shape, lead), own, counts, strict=True):
+        if count:
+            given, size = (x.terms.named(mask, small),), (count, *rest)
+            kids.append((mapped(x.fitted(part, large), partial(_under, x, "choose", given, (large, size))), size))
+    return [shared(x.laid_chosen([made for made, _ in kids], [size for _, size in kids], 0, call.out_shape()))]
+
+
+def back_by_mask(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of such a choice: the rows of each sample are put where its mask chose them, into zeros."""
+    found = masks(x, call) if number(x, call.values[0]) == 0 else None
+    if found is None or call.shapes[-1] != (sum(found[2]), *call.shapes[0][len(call.shapes[1]) :]):
+        return None
+    lead, own, counts = found
+    rows = x.whole(call.values[-1], call.shapes[-1])
+    each = iter(x.choices(rows, call.shapes[-1], 0, [count for count in counts if count]))
+    small, large = ((lead.rows, *size[1:]) for size in (call.shapes[1], call.shapes[0]))
+    parts = []
+    for mask, count in zip(own, counts, strict=True):
+        given, sizes = (x.terms.named(mask, small),), ((count, *call.shapes[-1][1:]), large)
+        parts.append(mapped(next(each), partial(_under, x, "put_back", given, sizes)) if count else ZERO)
+    return [x.along(0, lead.rows, parts, call.shapes[0])]
+
+
+def _under(x: Interpreter, name: str, given: tuple[int, ...], sizes: tuple[Shape, Shape], term: int) -> int:
+    """An operator that is linear in a term, beneath its scalars. `sizes`: those of the term and of the result."""
+    return x.beneath(term, lambda inner: x.terms.make(name, (), (x.solid(inner, sizes[0]), *given), sizes[1]))
+
+
+def rows_named(call: Call) -> int:
+    """How many elements the lists of indices name."""
+    lists = [*call.args[1], *[None] * (len(call.shapes[0]) - len(call.args[1]))]
+    wide = prod(torch.broadcast_shapes(*call.shapes[1:-1]))  # type: ignore[no-untyped-call]
+    return wide * prod(size for size, one in zip(call.shapes[0], lists, strict=True) if one is None)
 
 
 def masked_put(x: Interpreter, call: Call) -> list[Value] | None:

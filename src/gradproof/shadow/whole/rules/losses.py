@@ -36,8 +36,8 @@ def loss(x: Interpreter, call: Call) -> list[Value] | None:
     if reduction == 0:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
     made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
-    each = x.ones(Fraction(elements(call, 0), max(len(v.parts) for v in call.values[:2]))).parts[0]
-    x.reduces(made[0], [each], "mean" if reduction == 1 else "sum")
+    most = max(call.values[:2], key=lambda v: (len(v.parts), bool(x.chosen(v.parts[0]))))
+    x.reduces(made[0], x.elements_of(most, elements(call, 0)), "mean" if reduction == 1 else "sum")
     return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
 
 

@@ -1,0 +1,110 @@
+"""Random numbers that are drawn by others: a probability, a mean, a deviation. Each right step has a wrong twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.request import Request
+from gradproof.shadow.verify.check import check_whole
+from tests.soundness.tasks import LINEAR
+
+EQ, STEP = "GA-EQ-001", "GA-INV-003"
+Noise = Callable[[Tensor, int], Tensor]
+
+
+def outcomes(step: Callable[[Run], Any], fake: bool) -> dict[str, Outcome]:
+    """What is said of each obligation."""
+    return {result.obligation: result.outcome for result in check_whole(step, "step", Request(fake=fake)).results}
+
+
+def noisy(noise: Noise) -> Callable[[Run], Any]:
+    """A loop that trains on what `noise` makes of the inputs of a micro-batch and of their number N."""
+
+    def step(run: Run) -> None:
+        job = LINEAR.start(run)
+        for window in job.windows():
+            for x, y in window:
+                (F.mse_loss(job.model(noise(x, len(window))), y) / len(window)).backward()
+            job.apply()
+
+    return step
+
+
+SAMPLES: list[tuple[Noise, Noise]] = [
+    (lambda x, n: torch.normal(x, 0.1), lambda x, n: torch.normal(x - x.mean(0, keepdim=True), 0.1)),
+    (lambda x, n: torch.normal(x, 0.1), lambda x, n: torch.normal(x * n, 0.1)),
+    (lambda x, n: torch.normal(x, 0.1), lambda x, n: torch.normal(x, 0.1 * n)),
+    (lambda x, n: x * torch.bernoulli(x.sigmoid()), lambda x, n: x * torch.bernoulli((x - x.mean(0)).sigmoid())),
+    (
+        lambda x, n: x * torch.bernoulli(torch.full_like(x, 0.5)),
+        lambda x, n: x * torch.bernoulli(torch.full_like(x, 0.5 / n)),
+    ),
+    (
+        lambda x, n: x + torch.normal(0.0, 1.0, (len(x), 3)),
+        lambda x, n: x + torch.normal(0.0, float(n), (len(x), 3)),
+    ),
+]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize(("right", "wrong"), SAMPLES)
+def test_numbers_that_are_drawn_by_others_for_each_sample(right: Noise, wrong: Noise, fake: bool) -> None:
+    assert outcomes(noisy(right), fake)[EQ] is Outcome.HOLDS
+    assert outcomes(noisy(wrong), fake)[EQ] is not Outcome.HOLDS
+
+
+Draw = Callable[[Tensor, float], Any]
+
+
+def drawn(draw: Draw, scaled: bool) -> Callable[[Run], Any]:
+    """A loop that lets `draw` change each gradient before the step, by 1 or by the number of micro-batches."""
+
+    def step(run: Run) -> None:
+        job = LINEAR.start(run)
+        for window in job.windows():
+            for x, y in window:
+                (F.mse_loss(job.model(x), y) / len(window)).backward()
+            for gradient in job.gradients:
+                draw(gradient, float(len(window)) if scaled else 1.0)
+            job.apply()
+
+    return step
+
+
+GRADIENTS: list[Draw] = [
+    lambda g, by: g.add_(torch.empty_like(g).normal_(0.0, by)),
+    lambda g, by: g.mul_(torch.zeros_like(g).bernoulli_(0.5 / by)),
+    lambda g, by: g.add_(torch.empty_like(g).uniform_(-by, by)),
+    lambda g, by: g.mul_(torch.bernoulli(torch.full_like(g, 0.5 / by))),
+]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("draw", GRADIENTS)
+def test_numbers_that_are_drawn_for_each_gradient(draw: Draw, fake: bool) -> None:
+    assert outcomes(drawn(draw, False), fake)[EQ] is Outcome.HOLDS
+    assert outcomes(drawn(draw, True), fake)[EQ] is not Outcome.HOLDS
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_noise_on_the_weights(fake: bool) -> None:
+    def step(run: Run, scaled: bool) -> None:
+        job = LINEAR.start(run)
+        for window in job.windows():
+            for x, y in window:
+                (F.mse_loss(job.model(x), y) / len(window)).backward()
+            job.apply()
+            with torch.no_grad():
+                for p in job.parameters:
+                    p.add_(torch.empty_like(p).normal_(0.0, 0.1 * len(window) if scaled else 0.1))
+
+    assert outcomes(lambda run: step(run, False), fake)[STEP] is Outcome.HOLDS
+    assert outcomes(lambda run: step(run, True), fake)[STEP] is not Outcome.HOLDS
