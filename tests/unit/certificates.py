@@ -17,9 +17,9 @@ from gradproof.evidence.certificate import Malformed, checked
 from gradproof.shadow.request import Request
 from gradproof.shadow.verify.check import run_of
 from gradproof.shadow.verify.followed import with_numbers, without_numbers
+from gradproof.shadow.verify.step_log import StepLog
 from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.group import Exchange, Group
-from gradproof.shadow.whole.step_log import StepLog
 from gradproof.shadow.whole.terms import Terms
 
 Records = list[list[Any]]

@@ -28,12 +28,12 @@ from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
+from gradproof.shadow.verify.step_log import StepLog
 from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.verify.weights import other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.step_log import StepLog
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import frozen_heap, steps
 

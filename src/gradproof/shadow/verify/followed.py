@@ -17,13 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
+from gradproof.shadow.verify.step_log import Logging
 from gradproof.shadow.whole.facts import Hints, Update
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Real
-from gradproof.shadow.whole.step_log import Logging
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, plus, times
 from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
