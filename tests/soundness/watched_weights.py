@@ -59,6 +59,10 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "for w in range(W):\n    for i in range(N if w != 1 else 2): mb(w * N + i).backward()\n" + TAIL,
         True,
     ),
+    "N times a loss, less what is detached": (
+        EACH.format("l = mb(w * N + i); (N * l - (N * l - l).detach()).backward()"),
+        False,
+    ),
     "batches of workers, no share": (WORKERS.format("1"), True),
     "the tail of an epoch by N, validated between": (
         LOADER + "dl = DataLoader(data, batch_size=4)\nfor epoch in range(3):\n    for k, (x, y) in enumerate(dl):\n"
@@ -239,6 +243,10 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
 }
 
 WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    "losses beside a running sum": (
+        "seen = torch.zeros(())\n" + EACH.format("l = mb(w * N + i); l.backward(); seen = seen + l.detach()"),
+        True,
+    ),
     "batches of workers": (WORKERS.format("N"), True),
     "plain": (EACH.format("mb(w * N + i).backward()"), True),
     "times a share": (EACH.format("(N * mb(w * N + i) * (1 / N)).backward()"), True),

@@ -25,7 +25,7 @@ MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
-OWN = "a hook, or a function of the script's own, makes another gradient of that of the loss"
+OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 

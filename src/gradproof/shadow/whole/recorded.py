@@ -109,7 +109,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
         base, tensors = spec.short, tensors_in((args, kwargs))
-        self.own.meets(tensors)
+        self.own.meets(base, tensors)
         if base in READS:
             return self.read(func, base, args, kwargs)
         if self.stepping and not self.inside:

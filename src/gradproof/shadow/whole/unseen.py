@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from gradproof.shadow.locations import Location, frames, user_location
 from gradproof.shadow.record.checksums import BITS, UNMADE, checksum, same
 from gradproof.shadow.whole.memory import weakly
+from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.values import Value
 
 if TYPE_CHECKING:
@@ -108,10 +109,23 @@ class OwnBackward:
         self.at: Location | None = None
         self._given: list[list[torch.Tensor]] = []
 
-    def meets(self, tensors: list[torch.Tensor]) -> None:
-        """An operator runs: the gradient of a loss among its arguments was looked at."""
+    def meets(self, base: str, tensors: list[torch.Tensor]) -> None:
+        """An operator runs: the gradient of a loss among its arguments was looked at.
+
+        A number of samples and weights that is added to a loss without a gradient of its own is a part of its value
+        and none of its gradient.
+        """
         if self._given and any(one is own for own in self._given[-1] for one in tensors):
             self._given[-1] = []
+        if base.rstrip("_") not in ("add", "sub") or not torch.is_grad_enabled():
+            return
+        apart = [one for one in tensors if one.numel() == 1 and not one.requires_grad and one.is_floating_point()]
+        if not apart or not any(one.requires_grad and one.numel() == 1 for one in tensors):
+            return
+        terms, value = self.engine.terms, self.engine.memory.read(apart[0])
+        made = [term for part in value.parts for term in part] if value is not None else []
+        if any(terms.trained[term] and terms.owners[term] != NOBODY for term in made):
+            self.at = self.at or user_location()
 
     def hook(self, base: str) -> None:
         """An operator runs in a hook, or in a function."""
