@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from gradproof.evidence.certificate import Malformed, checked
 from gradproof.shadow.request import Request
+from gradproof.shadow.verify import step_log
 from gradproof.shadow.verify.check import run_of
 from gradproof.shadow.verify.followed import with_numbers, without_numbers
-from gradproof.shadow.verify.step_log import StepLog
 from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.terms import Terms
@@ -75,12 +75,12 @@ def stepped(optimizer: Any, parameters: list[nn.Parameter], bug: str) -> None:
 
 def text_of(step: Callable[[Any], Any], **options: Any) -> bytes:
     """The certificate of a loop."""
-    request, terms, log = Request(**options), Terms(), StepLog()
+    request, terms, lines = Request(**options), Terms(), list[str]()
     run = run_of(request)
     follow = without_numbers if request.fake else partial(with_numbers, {}, Exchange(Group(), terms))
-    found = follow(step, run, terms, run.micro_batch_size, 0, Hints(log=log))
+    found = follow(step, run, terms, run.micro_batch_size, 0, Hints(log=lines))
     assert found.error == ""
-    return log.text()
+    return step_log.text(lines)
 
 
 @cache

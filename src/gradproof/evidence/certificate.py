@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gradproof.evidence import step_laws
 from gradproof.evidence.step_laws import SEVERAL, ZERO, Contents, Items, OperatorCall, TensorRecord, Unfollowed
@@ -93,7 +93,6 @@ class StepChecker:
             "tensor": self._tensor, "source": self._source, "operator": self._operator, "backward": self._backward,
             "ended": self._after, "step": self._step, "stepped": self._stepped, "end": self._end,
             "read": lambda *_: None, FORMAT: self._begin,
-            "hook": lambda at: self._unknown(f"code of yours runs inside of a backward pass: {at}"),
             "repeat": lambda at: self._note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
         }  # fmt: skip
         try:
@@ -162,11 +161,8 @@ class StepChecker:
         return ZERO
 
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
-        (tensor,) = self._named(reference)
-        shape, value = (
-            tensor.shape,
-            cast("Value", Unfollowed("data have no rows of samples" if kind == "data" else name)),
-        )
+        (tensor,), shape = self._named(reference), self._named(reference)[0].shape
+        value: Value = Unfollowed("data have no rows of samples" if kind == "data" else name)
         covered = any(isinstance(one, Contents) and one.owned for _, one in self.contents[tensor.storage])
         if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
             raise Contradiction("something that is no operator writes over what one made")
@@ -185,21 +181,17 @@ class StepChecker:
             value = Contents({(term, owner): Fraction(1) for owner in owners}, axis)
         self._write(tensor, value)
 
-    def _operator(self, name: str, args: list[Any], named: dict[str, Any], results: list[Any]) -> None:
-        own, made, law = self._named([args, named]), self._named(results), step_laws.LAWS.get(name)
-        if name == "copy" and own[0].shape != made[0].shape:
-            name = "expand"
-        types = {t.dtype for t in (*own, *made)}
-        whole = {dtype for dtype in types if "float" not in dtype}
-        if len(types) > 1 and whole and (name in step_laws.SAME or name == "expand"):
-            name = "cast"
-        read = [] if name in step_laws.FILLED else own
+    def _operator(self, name: str, args: dict[str, Any], results: list[Any]) -> None:
+        own, made, law = self._named(args), self._named(results), step_laws.LAWS.get(name)
+        read = [] if name in step_laws.FILLED else own[-1:] if name in step_laws.SAME else own
+        types = {t.dtype for t in (*read, *made)}
+        exact = name in step_laws.SAME or (law is not None and (law.joint or law.linear))
         found: list[Value] = []
         try:
-            if law is not None and (law.linear or law.joint) and types - whole and whole & {t.dtype for t in made}:
+            if exact and len(types) > 1 and any("float" not in t.dtype for t in made):
                 raise Unfollowed(f"operator {name} makes whole numbers of others")
             held, shapes, outs = map(self._read, read), [t.shape for t in read], [t.shape for t in made]
-            call = OperatorCall(name, list(held), shapes, args, named, outs)
+            call = OperatorCall(name, list(held), shapes, args, outs)
             self.numbers += name == "_local_scalar_dense" and call.values[0].owned
             found += self.laws.result(call)
         except (Unfollowed, ZeroDivisionError) as why:
@@ -215,8 +207,8 @@ class StepChecker:
     # Backward passes and optimizer steps
 
     def _backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
-        if self.weights is not None:
-            raise Contradiction("a backward pass inside of another, or without its end", OPEN)
+        if self.weights is not None or self.kinds["step"] != self.kinds["stepped"]:
+            raise Contradiction("a backward pass inside of another or of a step, or without its end", OPEN)
         self.weights, self.before = {}, {name: self._sum_of(one).items for name, one in gradients}
         for root, seed in zip(roots, seeds, strict=True):
             value, factor = self._sum_of(root), self.laws.plain(self._sum_of(seed))
@@ -239,13 +231,13 @@ class StepChecker:
         self.window |= self.weights.keys()
         self.weights = None
 
-    def _step(self, optimizer: int, rows: list[Any]) -> None:
+    def _step(self, optimizer: int, versions: dict[str, int], gradients: list[Any]) -> None:
         at, windows, size = len(self.steps), self.run["windows"], self.run["accum_steps"] * self.run["micro_batch_size"]
         last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
         if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
             raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
-        sums = {name: self._sum_of(grads[0]) for name, _, *grads in rows if grads}
-        for name, version, *_ in rows:
+        sums = {name: self._sum_of(one) for name, one in gradients}
+        for name, version in versions.items():
             if self.versions.get(name, 0) != version:
                 raise Contradiction(f"{name} is stepped at version {version}")
             if name not in sums and any(name == own for own, _ in self.gained):
@@ -305,13 +297,12 @@ class StepChecker:
         if factors != {0} and (len(factors) > 1 or ours.items() != used):
             self._note(OPEN, "a number that scales gradients is not made of what the step is handed", CLIP, EQUAL)
 
-    def _stepped(self, own: list[Any], rest: list[Any]) -> None:
-        for at, (name, one) in enumerate([*own, *(("", one) for one in rest)]):
-            (tensor,) = self._named(one)
-            if name:
-                self.versions[name] = self.versions.get(name, 0) + 1
-            kind, held = ("parameter", (name, self.versions[name])) if name else ("state", (len(self.steps), at))
-            self._write(tensor, self.laws.leaf(kind, held, tensor.shape))
+    def _stepped(self, own: dict[str, Any], rest: list[Any]) -> None:
+        self.versions.update({name: self.versions.get(name, 0) + 1 for name in own})
+        leaves = [("parameter", (name, self.versions[name])) for name in own]
+        leaves += [("state", (f"step {len(self.steps)}", at)) for at in range(len(rest))]
+        for tensor, (kind, name) in zip(self._named([own, rest]), leaves, strict=True):
+            self._write(tensor, self.laws.leaf(kind, name, tensor.shape))
 
     def _end(self, count: int) -> None:
         if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:

@@ -15,7 +15,7 @@ from math import isfinite, prod
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-NOBODY, SEVERAL, NONE = -1, -2, 99
+NOBODY, SEVERAL = -1, -2
 TENSOR = re.compile(r'\{"tensor": (\d+)\}')
 """A tensor among arguments, in JSON."""
 Shape = tuple[int, ...]
@@ -56,18 +56,13 @@ ZERO = Contents({})
 
 
 class OperatorCall(NamedTuple):
-    """An operator with what it was given. `outs`: the shapes of its results."""
+    """An operator with what it was given, by name. `outs`: the shapes of its results."""
 
     name: str
     values: list[Contents]
     shapes: list[Shape]
-    args: list[Any]
-    named: dict[str, Any]
+    args: dict[str, Any]
     outs: list[Shape]
-
-    def arg(self, at: int, name: str = "", default: Any = None) -> Any:
-        """An argument by its place or its name."""
-        return self.args[at] if at < len(self.args) else self.named.get(name, default)
 
 
 class TensorRecord(NamedTuple):
@@ -95,24 +90,17 @@ class TensorRecord(NamedTuple):
 class SampleLaw(NamedTuple):
     """A law. `linear`: the arguments in each of which the operator is linear by itself; `joint`: in all together.
 
-    The rest are places of arguments. `dim`: names axes. `mean`: the reduction of a loss (0 none, 1 mean, 2 sum).
-    `labels`: weights of classes come next, two further on the label that is ignored. `not_`: has to be false or 0: it
-    counts words over samples, or drops some attention. `one`: holds the sizes that are normalised over, one at most.
+    `off`: the name of an argument that has to be false or 0: it counts words over samples, or drops some attention.
     """
 
     text: str
     linear: tuple[int, ...] = ()
     joint: bool = False
-    dim: int = NONE
-    mean: int = NONE
-    labels: int = NONE
-    not_: int = NONE
-    one: int = NONE
+    off: str = ""
 
     def letters(self, c: OperatorCall) -> tuple[list[str], list[str]]:
         """The letters of the axes of arguments and results. Shorter shapes are right-aligned."""
-        rank = max(map(len, (*c.shapes, *c.outs)), default=0)
-        dims = c.arg(self.dim, "dim", 0 if self.joint else None) if self.dim != NONE else []
+        rank, dims = max(map(len, (*c.shapes, *c.outs)), default=0), c.args.get("dim")
         large = {dim % rank for dim in ([dims] if isinstance(dims, int) else dims or range(rank)) if rank}
         found = list[list[str]]()
         for side, shapes in zip(self.text.split("->"), (c.shapes, c.outs), strict=True):
@@ -132,41 +120,37 @@ class SampleLaw(NamedTuple):
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 TABLE = {
-    "relu gelu silu tanh sigmoid exp log log1p sqrt rsqrt reciprocal pow abs sgn sign sin cos erf clamp clamp_min "
-    "clamp_max where masked_fill eq ne lt le gt ge logical_not logical_and bitwise_and bitwise_not maximum minimum "
-    "leaky_relu elu hardtanh softplus cast": SampleLaw(".->."),
+    "relu gelu silu tanh sigmoid exp log sqrt rsqrt reciprocal pow abs sign sin cos clamp clamp_min where masked_fill "
+    "eq ne lt le gt ge logical_not leaky_relu elu softplus mse_loss smooth_l1_loss": SampleLaw(".->."),
     "threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward "
-    "hardtanh_backward softplus_backward native_dropout_backward div neg expand": SampleLaw(".->.", (0,)),
-    "mse_loss smooth_l1_loss huber_loss": SampleLaw(".->.", mean=2),
-    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward": SampleLaw(".->.", (0,), mean=3),
+    "softplus_backward mse_loss_backward smooth_l1_loss_backward div neg": SampleLaw(".->.", (0,)),
     "mul": SampleLaw(".->.", (0, 1)),
     "add sub": SampleLaw(".->.", joint=True),
-    "cat stack": SampleLaw("|->|", joint=True, dim=1),
-    "_softmax _log_softmax": SampleLaw("|->|", dim=1),
-    "_softmax_backward_data _log_softmax_backward_data select_backward slice_backward": SampleLaw("|->|", (0,), dim=2),
-    "sum mean": SampleLaw(".->|", (0,), dim=1),
+    "cat stack": SampleLaw("|->|", joint=True),
+    "_softmax _log_softmax": SampleLaw("|->|"),
+    "_softmax_backward_data _log_softmax_backward_data select_backward slice_backward": SampleLaw("|->|", (0,)),
+    "sum mean": SampleLaw(".->|", (0,)),
     "mm": SampleLaw("nk,km->nm", (0, 1)),
     "bmm": SampleLaw("bnk,bkm->bnm", (0, 1)),
     "addmm": SampleLaw("nm,nK,Km->nm"),
-    "native_layer_norm": SampleLaw(".N,N->.N,.1", one=1),
-    "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,), one=2),
+    "native_layer_norm": SampleLaw(".N,N->.N,.1"),
+    "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,)),
     "embedding": SampleLaw("VD,.->.D"),
-    "embedding_dense_backward": SampleLaw(".D,.->VD", (0,), not_=4),
-    "nll_loss_forward": SampleLaw("nC,n->n", mean=3, labels=1),
-    "nll_loss_backward": SampleLaw("n,nC,n->nC", (0,), mean=4, labels=2),
-    FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX", not_=3),
-    f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,), not_=6),
+    "embedding_dense_backward": SampleLaw(".D,.->VD", (0,), off="scale_grad_by_freq"),
+    "nll_loss_forward": SampleLaw("nC,n->n"),
+    "nll_loss_backward": SampleLaw("n,nC,n->nC", (0,)),
+    FLASH: SampleLaw("abXY,abXY,abXY,1111->abXY,abX", off="dropout_p"),
+    f"{FLASH}_backward": SampleLaw("abXY,abXY,abXY,abXY,abXY,abX,1111->abXY", (0,), off="dropout_p"),
 }
 LAWS = {name: law for names, law in TABLE.items() for name in names.split()}
 SAME = frozenset({"clone", "_to_copy", "lift_fresh", "copy"})
-FILLED = {
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), (NONE, 0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), (NONE, 1)),
-    **dict.fromkeys(("full", "full_like", "fill"), (1, None)),
-    "new_full": (2, None),
-    "scalar_tensor": (0, None),
+FILLED: dict[str, Any] = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
+    **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
+    **{"fill": "value", "scalar_tensor": "s"},
 }
-"""The place of the number that fills the result, or the number."""
+"""The number that fills the result, or the name of the argument that holds it."""
 
 
 class Laws:
@@ -236,25 +220,24 @@ class Laws:
 
     def simple(self, c: OperatorCall) -> list[Contents] | None:
         """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
-        name = c.name
-        if name in FILLED:
-            return [self.number(c.arg(FILLED[name][0], "value", FILLED[name][1]))]
-        if name in SAME:
+        if c.name in FILLED:
+            return [self.number(c.args.get(FILLED[c.name], FILLED[c.name]))]
+        if c.name in SAME and (c.shapes == c.outs or self.plain(c.values[0]) is not None):
             return c.values
-        if name in ("add", "sub", "mul", "div"):
-            if len(c.args) != 2 or c.named.get("rounding_mode"):
-                raise Unfollowed(f"operator {name} was called in a way that its law does not know")
+        if c.name in ("add", "sub", "mul", "div"):
+            if c.args.get("rounding_mode"):
+                raise Unfollowed(f"operator {c.name} was called in a way that its law does not know")
             if len(c.values) == 1:
-                c = c._replace(values=[*c.values, self.number(c.args[1])], shapes=[*c.shapes, ()])
-            return self.added(c) if name in ("add", "sub") else self.multiplied(c)
-        return self.stacked(c) if name == "stack" else None
+                number = self.number(list(c.args.values())[1])
+                c = c._replace(values=[*c.values, number], shapes=[*c.shapes, ()])
+            return self.added(c) if c.name in ("add", "sub") else self.multiplied(c)
+        return self.stacked(c) if c.name == "stack" else None
 
     def result(self, c: OperatorCall) -> list[Contents]:
         """The values of the results of an operator. Raises Unfollowed."""
-        plain, law = self.simple(c), LAWS.get(c.name)
+        plain, law, form = self.simple(c), LAWS.get(c.name), TENSOR.sub("[]", json.dumps(c.args))
         if plain is not None:
             return plain
-        form = TENSOR.sub("[]", json.dumps([c.args, c.named]))
         if any(value.axis >= 0 for value in c.values):
             if law is None:
                 raise Unfollowed(f"operator {c.name} has no law in the checker")
@@ -279,7 +262,7 @@ class Laws:
         first = next(at for at, value in enumerate(c.values) if value.axis >= 0)
         rows, size = c.values[first], c.shapes[first][c.values[first].axis]
         letter, owners = ins[first][rows.axis], rows.owners
-        fits = letter.islower() and not c.arg(law.not_) and len(c.arg(law.one, "", [0])) == 1
+        fits = letter.islower() and not (law.off and c.args[law.off])
         for value, shape, text in zip(c.values, c.shapes, ins, strict=True):
             wide = dict(zip(text, shape, strict=True)).get(letter, 0)
             same = wide == size and text[value.axis] == letter and value.owners == owners
@@ -289,9 +272,9 @@ class Laws:
             fits = fits and dict(zip(text, shape, strict=True)).get(letter, size) == size
         if not fits:
             raise Unfollowed(f"operator {c.name} does not keep samples apart")
-        average = c.name == "mean" or (law.mean != NONE and c.arg(law.mean, "reduction", 1) == 1)
-        values = c.values if law.labels == NONE else self.labelled(c, law.labels, average)
-        linear = (0,) if c.name == "masked_fill" and c.arg(2) == 0 else law.linear
+        average = c.name == "mean" or ("loss" in c.name and c.args["reduction"] == 1)
+        values = self.labelled(c, average) if c.name.startswith("nll_loss") else c.values
+        linear = (0,) if c.name == "masked_fill" and c.args["value"] == 0 else law.linear
         lead, by, kids = next(iter(rows.items.values())) if law.joint else Fraction(1), Fraction(1), []
         for at, (value, shape) in enumerate(zip(values, c.shapes, strict=True)):
             single = value.axis >= 0 or (len(value.items) == 1 and not value.factor)
@@ -312,17 +295,18 @@ class Laws:
             made[1] = self.number(prod(c.shapes[1]))
         return made if by else [ZERO] * len(c.outs)
 
-    def labelled(self, c: OperatorCall, at: int, average: bool) -> list[Contents]:
+    def labelled(self, c: OperatorCall, average: bool) -> list[Contents]:
         """The arguments of a loss by labels, with no count of the labels. Raises Unfollowed where not each counts."""
+        at = 2 if c.name.endswith("_backward") else 1
         least, total = self.traits.get(next(iter(c.values[at].items), (0, 0))[0]), c.values[at + 1 :]
         counts = not average or all(self.plain(one) == prod(c.shapes[at]) for one in total)
-        if c.arg(at + 1) is not None or least is None or c.arg(at + 3, "ignore_index", -100) >= least or not counts:
+        if c.args["weight"] is not None or least is None or c.args["ignore_index"] >= least or not counts:
             raise Unfollowed(f"operator {c.name} has labels that may be ignored, or weights of classes")
         return [*c.values[: at + 1], *(self.number(1) for _ in total)]
 
     def stacked(self, c: OperatorCall) -> list[Contents] | None:
         """One tensor of each sample, as rows; None where the arguments are something else."""
-        dim, out = c.arg(1, "dim", 0) % len(c.outs[0]), c.outs[0]
+        dim, out = c.args["dim"] % len(c.outs[0]), c.outs[0]
         owners = [owner for value in c.values for owner in value.owners]
         same = {(term, by, value.factor) for value in c.values for (term, _), by in value.items.items()}
         if len(same) != 1 or min(owners) < 0 or not len(set(owners)) == len(owners) == len(c.values):
@@ -334,7 +318,7 @@ class Laws:
     def added(self, c: OperatorCall) -> list[Contents] | None:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
-        right = right.times(Fraction(float(c.named.get("alpha", 1))) * (-1 if c.name == "sub" else 1))
+        right = right.times(Fraction(float(c.args.get("alpha", 1))) * (-1 if c.name == "sub" else 1))
         wide = [shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes)]
         for value, other, fits in ((left, right, wide[0]), (right, left, wide[1])):
             if not other.items and fits:

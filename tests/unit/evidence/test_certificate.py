@@ -211,7 +211,7 @@ def drop_pass(records: Records) -> None:
 def coefficient(records: Records) -> None:
     """The last loss of a window is divided by another number."""
     for at in list(operators(records, "div"))[6:8]:
-        records[at][2][1] = 5
+        records[at][2]["other"] = 5
 
 
 def swap_samples(records: Records) -> None:
@@ -233,7 +233,8 @@ def repeat_micro_batch(records: Records) -> None:
     tensors = [records[at] for at in places(records, "tensor")]
     layers, losses = (list(operators(records, name)) for name in ("addmm", "mse_loss"))
     for second, third in ((layers[2], layers[4]), (losses[1], losses[2])):
-        tensors[number(records[third][2][1])][2] = tensors[number(records[second][2][1])][2]
+        read, other = (number([*records[at][2].values()][1]) for at in (third, second))
+        tensors[read][2] = tensors[other][2]
 
 
 def never_zeroed(records: Records) -> None:
@@ -255,7 +256,7 @@ def early_step(records: Records) -> None:
 def other_axis(records: Records) -> None:
     """The gradient of a bias is a sum over its features."""
     for at in operators(records, "sum"):
-        records[at][2][1] = [1]
+        records[at][2]["dim"] = [1]
 
 
 def forged_law(records: Records) -> None:
@@ -266,18 +267,18 @@ def forged_law(records: Records) -> None:
 
 def forged_view(records: Records) -> None:
     """After the first micro-batch, a view of a weight is called a function of it."""
-    args = records[next(operators(records, "addmm"))][2]
-    records.insert(passes(records)[0][1] + 1, ["operator", "tanh", [args[2]], {}, [args[2]]])
+    weight = records[next(operators(records, "addmm"))][2]["mat2"]
+    records.insert(passes(records)[0][1] + 1, ["operator", "tanh", {"self": weight}, [weight]])
 
 
 def other_version(records: Records) -> None:
     """The second step is said to be at the first version of a parameter."""
-    records[places(records, "step")[1]][2][0][1] = 0
+    records[places(records, "step")[1]][2]["0.weight"] = 0
 
 
 def older_parameter(records: Records) -> None:
     """The first step leaves a parameter as it was."""
-    records[places(records, "stepped")[0]][1].pop(0)
+    records[places(records, "stepped")[0]][1].pop("0.weight")
 
 
 def write_through_view(records: Records) -> None:
@@ -287,20 +288,20 @@ def write_through_view(records: Records) -> None:
 
 def other_region(records: Records) -> None:
     """A view that is written lies elsewhere in its storage."""
-    written = records[next(operators(records, "zero"))][4][0]
+    written = records[next(operators(records, "zero"))][3][0]
     records[places(records, "tensor")[number(written)]][2] = 1
 
 
 def part_of_clip(records: Records) -> None:
     """The norm is that of some of the gradients."""
     drop(records, list(operators(records, "norm"))[3])
-    records[next(operators(records, "stack"))][2][0].pop()
+    records[next(operators(records, "stack"))][2]["tensors"].pop()
 
 
 def scales(records: Records) -> list[int]:
     """The places where the gradients of the first window are scaled."""
     first = places(records, "step")[0]
-    return [at for at in operators(records, "mul") if records[at][2][0] == records[at][4][0] and at < first]
+    return [at for at in operators(records, "mul") if records[at][2]["self"] == records[at][3][0] and at < first]
 
 
 def clip_twice(records: Records) -> None:
@@ -320,7 +321,7 @@ def clip_early(records: Records) -> None:
 
 def narrow_sum(records: Records) -> None:
     """A gradient is a bfloat16."""
-    graded = records[places(records, "step")[0]][2][0][2]
+    graded = records[places(records, "step")[0]][3][0][1]
     storage = records[places(records, "tensor")[number(graded)]][1]
     for at in places(records, "tensor"):
         if records[at][1] == storage:
@@ -354,7 +355,7 @@ def reorder(records: Records) -> None:
 def summed_loss(records: Records) -> None:
     """The losses of micro-batches are sums, and claimed to be means."""
     for at in operators(records, "mse_loss"):
-        records[at][2].append(2)
+        records[at][2]["reduction"] = 2
 
 
 def other_run(records: Records) -> None:
@@ -364,25 +365,25 @@ def other_run(records: Records) -> None:
 
 def hidden_gradient(records: Records) -> None:
     """A parameter is said to have no gradient."""
-    records[places(records, "step")[0]][2][1].pop()
+    records[places(records, "step")[0]][3].pop(1)
 
 
 def forged_zero(records: Records) -> None:
     """A gradient is a number that no operator wrote."""
     at = next(operators(records, "zero"))
-    records[at] = ["source", records[at][2][0], "number", [0]]
+    records[at] = ["source", records[at][2]["self"], "number", [0]]
 
 
 def other_alpha(records: Records) -> None:
     """The gradient of a micro-batch is added twice."""
-    records[list(operators(records, "add"))[2]][3] = {"alpha": 2}
+    records[list(operators(records, "add"))[2]][2]["alpha"] = 2
 
 
 def scaled_gradient(records: Records) -> None:
     """A gradient is doubled before its step."""
     step = places(records, "step")[0]
-    reference = records[step][2][0][2]
-    records.insert(step, ["operator", "mul", [reference, 2.0], {}, [reference]])
+    reference = records[step][3][0][1]
+    records.insert(step, ["operator", "mul", {"self": reference, "other": 2.0}, [reference]])
 
 
 def lost_sight(records: Records) -> None:
@@ -458,7 +459,7 @@ HEAD, FIRST = "gradproof-step-log/1", {"accum_steps": 4, "micro_batch_size": 2, 
         "{", "null", "[]", "[[1]]", "[" * 99_999, '["operator"]', '["tensor",0,0,[2],[-1],"float32"]',
         '["tensor",0,0,[],[]]',
         '["source",{"tensor":0},"number",["1e999999999"]]', '["source",{"tensor":7},"number",[1]]', f'["{HEAD}",{{}}]',
-        '["operator","full",[[],' + "9" * 5_000 + '],{},[{"tensor":0}]]',
+        '["operator","full",{"fill_value":' + "9" * 5_000 + '},[{"tensor":0}]]',
     ],
     ids=range(12),
 )  # fmt: skip
@@ -479,7 +480,7 @@ def test_a_run_of_no_micro_batches_is_no_certificate(changed: dict[str, Any]) ->
 
 def test_numbers_that_grow_end_soon() -> None:
     """A number that is squared sixty times, and a window of more samples than there are."""
-    square = ["operator", "mul", [{"tensor": 0}, {"tensor": 0}], {}, [{"tensor": 0}]]
+    square = ["operator", "mul", {"self": {"tensor": 0}, "other": {"tensor": 0}}, [{"tensor": 0}]]
     start = [[HEAD, FIRST], ["tensor", 0, 0, [], [], "float32"], ["source", {"tensor": 0}, "number", [3]]]
     assert set(statuses(sealed([*start, *[square] * 60, ["end", 63]])).values()) == {OPEN}
     records = records_of(text())

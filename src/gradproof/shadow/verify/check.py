@@ -28,7 +28,7 @@ from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
-from gradproof.shadow.verify.step_log import StepLog
+from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.verify.weights import other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
@@ -99,13 +99,14 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
 
 def logged(step: Step, request: Request, hints: Hints) -> str:
     """Run the function once more, and write the certificate of that run. Its digest and its place, in words."""
-    log, run, terms = StepLog(), run_of(request), Terms()
+    lines, run, terms = list[str](), run_of(request), Terms()
     follow = without_numbers if request.fake else partial(with_numbers, {}, Exchange(Group(), terms))
-    ended = follow(step, run, terms, run.micro_batch_size, 0, replace(hints, log=log))
+    ended = follow(step, run, terms, run.micro_batch_size, 0, replace(hints, log=lines))
     if ended.error:
         return f"no certificate: the run ended with {ended.error}"
-    Path(request.certificate).write_bytes(log.text())
-    return f"certificate {hashlib.sha256(log.text()).hexdigest()}: {request.certificate}"
+    data = text(lines)
+    Path(request.certificate).write_bytes(data)
+    return f"certificate {hashlib.sha256(data).hexdigest()}: {request.certificate}"
 
 
 def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:
