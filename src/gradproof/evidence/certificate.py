@@ -16,7 +16,6 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +160,8 @@ class StepChecker:
         return ZERO
 
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
-        (tensor,), shape = self._named(reference), self._named(reference)[0].shape
+        (tensor,) = self._named(reference)
+        shape = tensor.shape
         value: Value = Unfollowed("data have no rows of samples" if kind == "data" else name)
         covered = any(isinstance(one, Contents) and one.owned for _, one in self.contents[tensor.storage])
         if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
@@ -236,52 +236,43 @@ class StepChecker:
         last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
         if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
             raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
+        if any(self.versions.get(name, 0) != version for name, version in versions.items()):
+            raise Contradiction("a parameter is stepped at another version")
         sums = {name: self._sum_of(one) for name, one in gradients}
-        for name, version in versions.items():
-            if self.versions.get(name, 0) != version:
-                raise Contradiction(f"{name} is stepped at version {version}")
-            if name not in sums and any(name == own for own, _ in self.gained):
-                self._note(REFUSED, f"the gradient of {name} is not handed on")
         self._clipped(sums)
-        self._weighed(sums, range(at * size, at * size + last))
+        self._weighed(sums, range(at * size, at * size + last), {key for key in self.gained if key[0] in versions})
         self.gained, self.window = set(), set()
 
-    def _weighed(self, sums: dict[str, Contents], window: range) -> None:
+    def _weighed(self, sums: dict[str, Contents], window: range, gained: set[tuple[str, int]]) -> None:
         """The weight of each sample in the gradients of a window, and what keeps them from having one."""
-        what, found = f"window {len(self.steps) + 1}", dict[int, set[Fraction]]()
+        what, found, few = f"window {len(self.steps) + 1}", defaultdict[int, set[Fraction]](set), False
         every = defaultdict[tuple[str, int], dict[int, Fraction]](dict)
         for name, value in sums.items():
             for (term, owner), by in value.items.items():
                 every[name, term][owner] = by
-        self._doubted(what, [*every], [key for key in self.gained - every.keys() if key[0] in sums])
+        leaves, _ = self.laws.below(term for _, term in every)
+        for name, _ in sorted({one for kind, one in leaves if kind == "parameter"} - set(self.versions.items())):
+            self._note(REFUSED, f"a gradient of {what} is made of an older {name}", STALE, EQUAL)
+        for name, _ in sorted(gained - every.keys()):
+            self._note(OPEN, f"the gradient of {name} in {what} lacks what a backward pass added", DATA, EQUAL)
         for (name, term), own in every.items():
-            shares, others = self.shares.get(term, set()), [one for one in own if one not in window]
+            shares, ours = self.shares.get(term, set()), [one for one in own if one in window]
+            others, few = sorted(own.keys() - set(ours)), few or 0 < len(ours) < len(window)
             if min(own) < 0:
                 self._unknown(f"the gradient of {name} in {what} has a part of no sample, or a function of several")
             elif others:
-                self._note(REFUSED, f"the gradient of {name} in {what} has a part of {shown(others)}", STALE, EQUAL)
+                self._note(REFUSED, f"the gradient of {name} in {what} has samples {others[:8]}", STALE, EQUAL)
             elif len(shares) != 1:
                 self._note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
-            for owner in own.keys() - set(others):
-                found.setdefault(owner, set()).update(own[owner] / share for share in shares)
-        each: list[dict[int, Any]] = [*every.values(), found]
-        for own in each:
-            missing = [*islice((one for one in window if one not in own), 9)]
-            if missing and (own is found or any(one in window for one in own)):
-                self._note(REFUSED, f"a gradient of {what} lacks {shown(missing)}", DATA, EQUAL)
-                self._note(OPEN, f"{what} may have been zeroed inside", STALE)
+            for owner in ours:
+                found[owner] |= {own[owner] / share for share in shares}
+        if few or len(found) < len(window):
+            self._note(REFUSED, f"a gradient of {what} lacks some of its {len(window)} samples", DATA, EQUAL)
+            self._note(OPEN, f"{what} may have been zeroed inside", STALE)
         weights = [by for shares in found.values() for by in shares]
         if weights and min(weights) < (1 - NEAR) * max(weights):
             self._note(REFUSED, f"the samples of {what} have several weights", EQUAL)
         self.steps.append({owner: min(by) for owner, by in found.items() if by})
-
-    def _doubted(self, what: str, every: list[tuple[str, int]], gone: list[tuple[str, int]]) -> None:
-        made, _ = self.laws.below(term for _, term in every)
-        older = {one for kind, one in made if kind == "parameter"} - set(self.versions.items())
-        if older:
-            self._note(REFUSED, f"a gradient of {what} is made of an older {min(older)[0]}", STALE, EQUAL)
-        if gone:
-            self._note(OPEN, f"the gradient of {gone[0][0]} in {what} lacks what a backward pass added", DATA, EQUAL)
 
     def _clipped(self, sums: dict[str, Contents]) -> None:
         """Whether what scales gradients is made of whole gradients of the window."""
@@ -329,11 +320,6 @@ def within(part: TensorRecord, whole: TensorRecord) -> bool:
     return whole.offset <= part.offset and part.end <= whole.end
 
 
-def shown(samples: Sequence[int]) -> str:
-    """Samples in words."""
-    return "samples " + ", ".join(map(str, sorted(samples)[:8])) + (" ..." if len(samples) > 8 else "")
-
-
 def checked(data: bytes) -> StepChecker:
     """Check a certificate. Raises Malformed."""
     stream, made = zlib.decompressobj(), StepChecker()
@@ -360,10 +346,11 @@ def main(words: Sequence[str]) -> int:
     rows = made.verdicts()
     for name, status, why in rows:
         print(f"{name:12} {status:14} {why}")
-    weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})
+    weights = sorted({str(by.limit_denominator(10**6)) for step in made.steps for by in step.values()})[:4]
     windows = "{} windows of {} micro-batches, {} more, of {} samples".format(*(made.run[name] for name in SIZES))
-    known = ", ".join(weights[:4]) or "not known"
-    print(f"{windows}; weights {known}; on this path Python read {made.kinds['read']} numbers")
+    print(
+        f"{windows}; weights {', '.join(weights) or 'not known'}; on this path Python read {made.kinds['read']} numbers"
+    )
     return next(code for one, code in CODES.items() if any(status == one for _, status, _ in rows))
 
 

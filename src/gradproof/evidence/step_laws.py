@@ -102,7 +102,7 @@ class SampleLaw(NamedTuple):
         """The letters of the axes of arguments and results. Shorter shapes are right-aligned."""
         rank, dims = max(map(len, (*c.shapes, *c.outs)), default=0), c.args.get("dim")
         large = {dim % rank for dim in ([dims] if isinstance(dims, int) else dims or range(rank)) if rank}
-        found = list[list[str]]()
+        found, sizes = list[list[str]](), dict[str, int]()
         for side, shapes in zip(self.text.split("->"), (c.shapes, c.outs), strict=True):
             own = side.split(",")
             found.append([])
@@ -112,9 +112,10 @@ class SampleLaw(NamedTuple):
                     kept = [at for at in range(rank) if len(shape) == rank or at not in large]
                     lead = "".join("X" if at in large else ascii_lowercase[rank - 1 - at] for at in kept)
                 text = lead + text[1:] if text[0] in ".|" else text
-                if len(text) < len(shape):
+                found[-1].append(text[max(len(text) - len(shape), 0) :])
+                wide = [(x, n) for x, n in zip(found[-1][-1], shape, strict=False) if x not in "X1" and n != 1]
+                if len(text) < len(shape) or any(sizes.setdefault(x, n) != n for x, n in wide):
                     raise Unfollowed(f"operator {c.name} was called with shapes that its law does not know")
-                found[-1].append(text[len(text) - len(shape) :])
         return found[0], found[1]
 
 
@@ -198,10 +199,9 @@ class Laws:
     def named(self, value: Contents, shape: Shape) -> int:
         """One term for a sum."""
         rows = sorted(value.items.items())
-        if len(rows) == 1 and not value.factor and rows[0][0][1] == NOBODY:
-            ((term, _), by) = rows[0]
-            term = self.make("number", "", (term,), shape) if term == self.one else term
-            return term if by == 1 else self.make("times", str(by), (term,))
+        ((term, owner), by), *more = rows or [((self.one, NOBODY), Fraction(0))]
+        if term != self.one and owner == NOBODY and by == 1 and not more and not value.factor:
+            return term
         kids = [*(term for (term, _), _ in rows), value.factor]
         made = self.make("sum", tuple((owner, str(by)) for (_, owner), by in rows), kids, shape)
         if value.owned:
@@ -235,41 +235,36 @@ class Laws:
 
     def result(self, c: OperatorCall) -> list[Contents]:
         """The values of the results of an operator. Raises Unfollowed."""
-        plain, law, form = self.simple(c), LAWS.get(c.name), TENSOR.sub("[]", json.dumps(c.args))
+        law, form = LAWS.get(c.name), TENSOR.sub("[]", json.dumps(c.args))
+        letters, plain = ([], []) if law is None else law.letters(c), self.simple(c)
         if plain is not None:
             return plain
         if any(value.axis >= 0 for value in c.values):
             if law is None:
                 raise Unfollowed(f"operator {c.name} has no law in the checker")
-            return self.applied(c, law, form)
-        kids = [self.named(value, shape) for value, shape in zip(c.values, c.shapes, strict=True)]
-        value, put = Contents({(self.one, NOBODY): Fraction(1)}), len(kids)
+            return self.applied(c, law, form, *letters)
         owned = [at for at, value in enumerate(c.values) if value.owned]
-        if len(owned) == 1 and law is not None and owned[0] in law.linear:
-            value, put = c.values[owned[0]], owned[0]
-        elif owned:
-            value = Contents({(self.one, SEVERAL): Fraction(1)})
+        put = owned[0] if len(owned) == 1 and law is not None and owned[0] in law.linear else -1
+        value = c.values[put] if put >= 0 else Contents({(self.one, SEVERAL if owned else NOBODY): Fraction(1)})
+        kids = [self.named(*one) for at, one in enumerate(zip(c.values, c.shapes, strict=True)) if at != put]
         made = []
         for at, shape in enumerate(c.outs):
-            key = (c.name, (at, form, *c.shapes))
-            terms = {term: self.make(*key, [*kids[:put], term, *kids[put + 1 :]], shape) for term, _ in value.items}
-            made.append(value._replace(items={(terms[term], owner): by for (term, owner), by in value.items.items()}))
+            key = (c.name, (at, put, form, *c.shapes))
+            items = {(self.make(*key, [term, *kids], shape), owner): by for (term, owner), by in value.items.items()}
+            made.append(value._replace(items=items))
         return made
 
-    def applied(self, c: OperatorCall, law: SampleLaw, form: str) -> list[Contents]:
+    def applied(self, c: OperatorCall, law: SampleLaw, form: str, ins: list[str], outs: list[str]) -> list[Contents]:
         """An operator on rows of samples, by its law. Raises Unfollowed where it is not one on the rows of each."""
-        ins, outs = law.letters(c)
         first = next(at for at, value in enumerate(c.values) if value.axis >= 0)
         rows, size = c.values[first], c.shapes[first][c.values[first].axis]
         letter, owners = ins[first][rows.axis], rows.owners
         fits = letter.islower() and not (law.off and c.args[law.off])
         for value, shape, text in zip(c.values, c.shapes, ins, strict=True):
-            wide = dict(zip(text, shape, strict=True)).get(letter, 0)
-            same = wide == size and text[value.axis] == letter and value.owners == owners
-            other = not value.owned and (wide == 1 != size or not wide or self.plain(value) is not None)
-            fits = fits and (same if value.axis >= 0 else other)
-        for shape, text in zip(c.outs, outs, strict=True):
-            fits = fits and dict(zip(text, shape, strict=True)).get(letter, size) == size
+            same = text[value.axis : value.axis + 1] == letter and value.owners == owners
+            alike = letter not in text or shape[text.index(letter)] == 1 or self.plain(value) is not None
+            fits = fits and (same if value.axis >= 0 else alike and not value.owned)
+        fits = fits and all(shape[text.index(letter)] == size for shape, text in zip(c.outs, outs) if letter in text)
         if not fits:
             raise Unfollowed(f"operator {c.name} does not keep samples apart")
         average = c.name == "mean" or ("loss" in c.name and c.args["reduction"] == 1)
@@ -278,8 +273,7 @@ class Laws:
         lead, by, kids = next(iter(rows.items.values())) if law.joint else Fraction(1), Fraction(1), []
         for at, (value, shape) in enumerate(zip(values, c.shapes, strict=True)):
             single = value.axis >= 0 or (len(value.items) == 1 and not value.factor)
-            named = ((self.named(value, shape), NOBODY), Fraction(bool(value.items)))
-            (kid, _), own = next(iter(value.items.items())) if single else named
+            (kid, _), own = next(iter(value.items.items())) if single else ((self.named(value, shape), NOBODY), 1)
             by *= own if at in linear else 1
             kids.append(kid if at in linear or own == lead else self.make("times", str(own / lead), (kid,)))
         made = []
@@ -293,7 +287,7 @@ class Laws:
                 self.traits.setdefault(term, "mean" if average else "sum")
         if c.name == "nll_loss_forward" and outs[0] == "":
             made[1] = self.number(prod(c.shapes[1]))
-        return made if by else [ZERO] * len(c.outs)
+        return made
 
     def labelled(self, c: OperatorCall, average: bool) -> list[Contents]:
         """The arguments of a loss by labels, with no count of the labels. Raises Unfollowed where not each counts."""
@@ -319,16 +313,16 @@ class Laws:
         """A sum of two values; None where they are rows, or have other factors."""
         (left, right), out = c.values, c.outs[0]
         right = right.times(Fraction(float(c.args.get("alpha", 1))) * (-1 if c.name == "sub" else 1))
-        wide = [shape == out or self.plain(c.values[at]) is not None for at, shape in enumerate(c.shapes)]
-        for value, other, fits in ((left, right, wide[0]), (right, left, wide[1])):
-            if not other.items and fits:
-                return [value]
-        if left.axis >= 0 or right.axis >= 0 or left.factor != right.factor or not all(wide):
+        wide = all(
+            shape == out or self.plain(value) is not None for shape, value in zip(c.shapes, c.values, strict=True)
+        )
+        factors = {value.factor for value in (left, right) if value.items}
+        if left.axis >= 0 or right.axis >= 0 or len(factors) > 1 or not wide:
             return None
         items = dict(left.items)
         for key, own in right.items.items():
             items[key] = items.get(key, Fraction(0)) + own
-        return [Contents({key: own for key, own in items.items() if own}, factor=left.factor)]
+        return [Contents({key: own for key, own in items.items() if own}, factor=max(factors, default=0))]
 
     def multiplied(self, c: OperatorCall) -> list[Contents] | None:
         """A product or quotient with a number, or with a scalar that is made of several samples; else None."""

@@ -400,7 +400,7 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
     part_of_clip: ("", OPEN, CLIP), clip_early: ("", REFUSED, CLIP),
     narrow_sum: ("", REFUSED, WIDTH), drop_read: ("", REFUSED, EQUAL), drop_operator: ("", OPEN, EQUAL),
     reorder: ("", OPEN, EQUAL), summed_loss: ("", REFUSED, EQUAL),
-    other_run: ("", REFUSED, DATA), hidden_gradient: ("", REFUSED, EQUAL),
+    other_run: ("", REFUSED, DATA), hidden_gradient: ("", OPEN, EQUAL),
     forged_zero: ("", REFUSED, STALE), other_alpha: ("", REFUSED, EQUAL), scaled_gradient: ("", REFUSED, EQUAL),
     lost_sight: ("", OPEN, EQUAL), drop_end: ("", OPEN, EQUAL), clip_twice: ("", OPEN, CLIP),
 }  # fmt: skip

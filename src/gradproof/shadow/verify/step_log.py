@@ -99,9 +99,9 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
                 self._operator(name.removeprefix("_foreach_"), own, [result], 1)
         else:
             self._add("operator", name, named, [*{self._plain(t)["tensor"]: t for t in results}.values()])
-        inside = torch._C._current_graph_task_id() != -1 and not recomputing()
-        if inside and (at := user_location()) not in (NOWHERE, self.location()):
-            self._add("lost", f"code of yours runs inside of a backward pass: {at}")
+        line = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
+        if line not in (NOWHERE, self.location()) and not recomputing():
+            self._add("lost", f"code of yours runs inside of a backward pass: {line}")
 
     def _meet(self, tensor: torch.Tensor, site: str) -> None:
         if id(tensor) in self.declared and self.name(tensor) not in self.steps:
