@@ -48,7 +48,7 @@ class Malformed(Exception):
 
 
 class Contradiction(Exception):
-    """A record does not follow from those before it; with the status of an obligation, nothing is known from there."""
+    """A record does not follow from those before it."""
 
 
 class StepChecker:
@@ -75,16 +75,11 @@ class StepChecker:
         self.window: set[int] = set()
         self.losses: set[str] = set()
         self.steps: list[dict[int, Fraction]] = []
-        self.blind = False
 
-    def _note(self, status: str, why: object, *names: str) -> None:
-        """Something that keeps obligations from being confirmed; no reason to refuse where a value is not known."""
+    def _note(self, status: str, why: str, *names: str) -> None:
+        """Something that keeps obligations from being confirmed."""
         for name in names or OBLIGATIONS:
-            self.found[name].setdefault(OPEN if self.blind else status, str(why))
-
-    def _unknown(self, why: object) -> None:
-        self._note(OPEN, why)
-        self.blind = True
+            self.found[name].setdefault(status, why)
 
     def check(self, lines: Sequence[str]) -> None:
         """Check every record. Raises Malformed for one that is none."""
@@ -100,12 +95,11 @@ class StepChecker:
                 if (kind == FORMAT) != (number == 0) or self.kinds["end"]:
                     raise Malformed(f"record {number} is out of place, or the format is another one")
                 if kind == "lost":
-                    raise Contradiction(rest[-1], OPEN)
+                    raise Unfollowed(rest[-1])
                 self.kinds[kind] += 1
                 rules[kind](*rest)
-        except Contradiction as found:
-            why, status = (*found.args, OPEN if self.blind else REFUSED)[:2]
-            self.found = {name: {status: f"record {number}: {why}"} for name in OBLIGATIONS}
+        except (Contradiction, Unfollowed) as found:
+            self._note(OPEN if isinstance(found, Unfollowed) else REFUSED, f"record {number}: {found}")
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
             raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {str(found)[:80]}") from found
         else:
@@ -121,7 +115,7 @@ class StepChecker:
 
     def _tensor(self, storage: int, offset: int, shape: list[int], stride: list[int], dtype: str) -> None:
         if self.types.setdefault(storage, dtype) != dtype:
-            raise Contradiction(f"storage {storage} has two types", OPEN)
+            raise Unfollowed(f"storage {storage} has two types")
         if len(shape) != len(stride) or any(type(n) is not int or n < 0 for n in (offset, *shape, *stride)):
             raise ValueError("a tensor lies nowhere")
         self.tensors.append(TensorRecord(storage, offset, tuple(shape), tuple(stride), dtype))
@@ -149,15 +143,11 @@ class StepChecker:
         held.append((place, value))
 
     def _sum_of(self, reference: Any) -> Contents:
-        """What a gradient or a loss holds: rows of samples are none."""
-        try:
-            value = self._read(*self._named(reference))
-            if value.axis < 0:
-                return value
-            self._unknown("rows of samples stand where a sum has to")
-        except Unfollowed as found:
-            self._unknown(found)
-        return ZERO
+        """What a gradient or a loss holds. Raises Unfollowed for rows of samples as well."""
+        value = self._read(*self._named(reference))
+        if value.axis >= 0:
+            raise Unfollowed("rows of samples stand where a sum has to")
+        return value
 
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
         (tensor,) = self._named(reference)
@@ -208,20 +198,20 @@ class StepChecker:
 
     def _backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
         if self.weights is not None or self.kinds["step"] != self.kinds["stepped"]:
-            raise Contradiction("a backward pass inside of another or of a step, or without its end", OPEN)
+            raise Unfollowed("a backward pass inside of another or of a step, or without its end")
         self.weights, self.before = {}, {name: self._sum_of(one).items for name, one in gradients}
         for root, seed in zip(roots, seeds, strict=True):
             value, factor = self._sum_of(root), self.laws.plain(self._sum_of(seed))
             for (term, owner), by in value.items.items():
                 if owner < 0 or owner in self.weights or factor is None or value.factor:
-                    self._unknown("a loss is no plain sum with one term of each sample")
-                self.weights[owner] = by * (factor or 0)
+                    raise Unfollowed("a loss is no plain sum with one term of each sample")
+                self.weights[owner] = by * factor
                 self.losses.add(self.laws.traits.get(term, ""))
 
     def _after(self, gradients: list[Any]) -> None:
         """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
         if self.weights is None:
-            raise Contradiction("the end of no backward pass", OPEN)
+            raise Unfollowed("the end of no backward pass")
         for name, one in gradients:
             for (term, owner), by in self._sum_of(one).items.items():
                 gain = by - self.before.get(name, {}).get((term, owner), 0)
@@ -235,7 +225,7 @@ class StepChecker:
         at, windows, size = len(self.steps), self.run["windows"], self.run["accum_steps"] * self.run["micro_batch_size"]
         last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
         if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
-            raise Contradiction("several optimizers, more steps than windows, or a step in a backward pass", OPEN)
+            raise Unfollowed("several optimizers, more steps than windows, or a step in a backward pass")
         if any(self.versions.get(name, 0) != version for name, version in versions.items()):
             raise Contradiction("a parameter is stepped at another version")
         sums = {name: self._sum_of(one) for name, one in gradients}
@@ -257,15 +247,15 @@ class StepChecker:
             self._note(OPEN, f"the gradient of {name} in {what} lacks what a backward pass added", DATA, EQUAL)
         for (name, term), own in every.items():
             shares, ours = self.shares.get(term, set()), [one for one in own if one in window]
-            others, few = sorted(own.keys() - set(ours)), few or 0 < len(ours) < len(window)
-            if min(own) < 0:
-                self._unknown(f"the gradient of {name} in {what} has a part of no sample, or a function of several")
-            elif others:
+            others, few = sorted(own.keys() - {*ours, -1, -2}), few or 0 < len(ours) < len(window)
+            if others:
                 self._note(REFUSED, f"the gradient of {name} in {what} has samples {others[:8]}", STALE, EQUAL)
             elif len(shares) != 1:
                 self._note(OPEN, f"the gradient of {name} in {what} was changed after its backward passes", EQUAL)
             for owner in ours:
                 found[owner] |= {own[owner] / share for share in shares}
+        if strange := sorted(name for (name, _), own in every.items() if min(own) < 0):
+            raise Unfollowed(f"the gradient of {strange[0]} has a part of no sample, or a function of several")
         if few or len(found) < len(window):
             self._note(REFUSED, f"a gradient of {what} lacks some of its {len(window)} samples", DATA, EQUAL)
             self._note(OPEN, f"{what} may have been zeroed inside", STALE)

@@ -131,8 +131,7 @@ TABLE = {
     "_softmax _log_softmax": SampleLaw("|->|"),
     "_softmax_backward_data _log_softmax_backward_data select_backward slice_backward": SampleLaw("|->|", (0,)),
     "sum mean": SampleLaw(".->|", (0,)),
-    "mm": SampleLaw("nk,km->nm", (0, 1)),
-    "bmm": SampleLaw("bnk,bkm->bnm", (0, 1)),
+    "mm bmm": SampleLaw(".nk,.km->.nm", (0, 1)),
     "addmm": SampleLaw("nm,nK,Km->nm"),
     "native_layer_norm": SampleLaw(".N,N->.N,.1"),
     "native_layer_norm_backward": SampleLaw(".N,.N,.1,.1,N->.N,N", (0,)),
@@ -218,25 +217,20 @@ class Laws:
                 stack += self.keys[term][2]
         return {self.keys[term][:2] for term in seen}, [self.sums[term] for term in sorted(seen & self.sums.keys())]
 
-    def simple(self, c: OperatorCall) -> list[Contents] | None:
-        """What fills, copies, adds up, scales or joins; None where that says nothing of the result."""
-        if c.name in FILLED:
-            return [self.number(c.args.get(FILLED[c.name], FILLED[c.name]))]
-        if c.name in SAME and (c.shapes == c.outs or self.plain(c.values[0]) is not None):
-            return c.values
-        if c.name in ("add", "sub", "mul", "div"):
-            if c.args.get("rounding_mode"):
-                raise Unfollowed(f"operator {c.name} was called in a way that its law does not know")
-            if len(c.values) == 1:
-                number = self.number(list(c.args.values())[1])
-                c = c._replace(values=[*c.values, number], shapes=[*c.shapes, ()])
-            return self.added(c) if c.name in ("add", "sub") else self.multiplied(c)
-        return self.stacked(c) if c.name == "stack" else None
-
     def result(self, c: OperatorCall) -> list[Contents]:
         """The values of the results of an operator. Raises Unfollowed."""
-        law, form = LAWS.get(c.name), TENSOR.sub("[]", json.dumps(c.args))
-        letters, plain = ([], []) if law is None else law.letters(c), self.simple(c)
+        law, form, plain = LAWS.get(c.name), TENSOR.sub("[]", json.dumps(c.args)), None
+        letters = ([], []) if law is None else law.letters(c)
+        if c.name in FILLED:
+            plain = [self.number(c.args.get(FILLED[c.name], FILLED[c.name]))]
+        elif c.name in SAME and (c.shapes == c.outs or self.plain(c.values[0]) is not None):
+            plain = c.values
+        elif c.name == "stack":
+            plain = self.stacked(c)
+        elif c.name in ("add", "sub", "mul", "div"):
+            other = [self.number([*c.args.values()][1])] if len(c.values) == 1 else []
+            both = c._replace(values=[*c.values, *other], shapes=[*c.shapes, *[()] * len(other)])
+            plain = self.added(both) if c.name in ("add", "sub") else self.multiplied(both)
         if plain is not None:
             return plain
         if any(value.axis >= 0 for value in c.values):
@@ -264,7 +258,8 @@ class Laws:
             same = text[value.axis : value.axis + 1] == letter and value.owners == owners
             alike = letter not in text or shape[text.index(letter)] == 1 or self.plain(value) is not None
             fits = fits and (same if value.axis >= 0 else alike and not value.owned)
-        fits = fits and all(shape[text.index(letter)] == size for shape, text in zip(c.outs, outs) if letter in text)
+        for shape, text in zip(c.outs, outs, strict=True):
+            fits = fits and (letter not in text or shape[text.index(letter)] == size)
         if not fits:
             raise Unfollowed(f"operator {c.name} does not keep samples apart")
         average = c.name == "mean" or ("loss" in c.name and c.args["reduction"] == 1)
@@ -326,6 +321,8 @@ class Laws:
 
     def multiplied(self, c: OperatorCall) -> list[Contents] | None:
         """A product or quotient with a number, or with a scalar that is made of several samples; else None."""
+        if c.args.get("rounding_mode"):
+            raise Unfollowed("a quotient is rounded")
         power = -1 if c.name == "div" else 1
         for at in (1,) if power < 0 else (1, 0):
             value, scalar = c.values[1 - at], c.values[at]
@@ -360,12 +357,10 @@ class Laws:
         (far, near), block = divmod(offset, row * len(value.items)), row * len(value.items)
         first, near = divmod(near, row)
         form = (far, near, *(divmod(step, block) for step in (*strides, *steps)))
-        for axis in (*sorted(range(len(own)), key=lambda at: -steps[at]), -1):
-            each = row // steps[axis] if axis >= 0 and steps[axis] and row % steps[axis] == 0 else 0
-            if axis >= 0 and (not each or own[axis] % each):
-                continue
+        fit = [at for at, step in enumerate(steps) if step and row % step == 0 and own[at] % (row // step) == 0]
+        for axis in (*sorted(fit, key=lambda at: -steps[at]), -1):
+            each, count = (row // steps[axis], own[axis] * steps[axis] // row) if axis >= 0 else (0, 1)
             left = (*own[:axis], each, *own[axis + 1 :]) if each else own
-            count = own[axis] // each if each else 1
             owners = value.owners[first : first + count]
             reach = near + sum((n - 1) * step for n, step in zip(left, steps, strict=True) if step % block)
             if reach < row and len(owners) == count:
