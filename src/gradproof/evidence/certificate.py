@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.evidence import step_laws
-from gradproof.evidence.step_laws import SEVERAL, ZERO, Contents, Items, OperatorCall, TensorRecord, Unfollowed
+from gradproof.evidence.step_laws import SEVERAL, Contents, Items, OperatorCall, TensorRecord, Unfollowed
 
 FORMAT = "gradproof-step-log/1"
 EQUAL, STALE, DATA, WIDTH, CLIP = "GA-EQ-001", "GA-INV-002", "GA-DATA-001", "GA-INV-004", "GA-INV-005"
@@ -47,10 +47,6 @@ class Malformed(Exception):
     """The file is no certificate, or not a whole one."""
 
 
-class Contradiction(Exception):
-    """A record does not follow from those before it."""
-
-
 class StepChecker:
     """Reads the records in order, and judges each optimizer step.
 
@@ -68,7 +64,7 @@ class StepChecker:
         self.types: dict[int, str] = {}
         self.numbers = 0
         self.versions: dict[str, int] = {}
-        self.weights: dict[int, Fraction] | None = None
+        self.weights: dict[int, Fraction] = {}
         self.before: dict[str, Items] = {}
         self.shares: defaultdict[int, set[Fraction]] = defaultdict(set)
         self.gained: set[tuple[str, int]] = set()
@@ -85,7 +81,7 @@ class StepChecker:
         """Check every record. Raises Malformed for one that is none."""
         rules: dict[str, Any] = {
             "tensor": self._tensor, "source": self._source, "operator": self._operator, "backward": self._backward,
-            "ended": self._after, "step": self._step, "stepped": self._stepped, "end": self._end,
+            "ended": self._after, "step": self._step, "end": self._end,
             "read": lambda *_: None, FORMAT: self._begin,
             "repeat": lambda at: self._note(OPEN, f"data or draws hold what earlier ones held: {at}", DATA, EQUAL),
         }  # fmt: skip
@@ -98,8 +94,8 @@ class StepChecker:
                     raise Unfollowed(rest[-1])
                 self.kinds[kind] += 1
                 rules[kind](*rest)
-        except (Contradiction, Unfollowed) as found:
-            self._note(OPEN if isinstance(found, Unfollowed) else REFUSED, f"record {number}: {found}")
+        except Unfollowed as found:
+            self._note(OPEN, f"record {number}: {found}")
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as found:
             raise Malformed(f"record {number} cannot be read: {type(found).__name__}: {str(found)[:80]}") from found
         else:
@@ -126,7 +122,7 @@ class StepChecker:
     def _read(self, place: TensorRecord) -> Contents:
         """What a tensor holds. Raises Unfollowed."""
         for own, value in reversed(self.contents[place.storage]):
-            if within(place, own):
+            if place.inside(own):
                 if isinstance(value, Unfollowed):
                     raise value
                 return self.laws.viewed(value, own, place)
@@ -139,7 +135,7 @@ class StepChecker:
         sizes = () if isinstance(value, Unfollowed) else value.items.values()
         if any(max(abs(by.numerator), by.denominator) >> DIGITS for by in sizes):
             value = Unfollowed("a number has too many digits")
-        held[:] = [one for one in held if one[0] != place and not (place.dense and within(one[0], place))]
+        held[:] = [one for one in held if one[0] != place and not (place.dense and one[0].inside(place))]
         held.append((place, value))
 
     def _sum_of(self, reference: Any) -> Contents:
@@ -151,22 +147,22 @@ class StepChecker:
 
     def _source(self, reference: Any, kind: str, name: Any, *rest: Any) -> None:
         (tensor,) = self._named(reference)
-        shape = tensor.shape
         value: Value = Unfollowed("data have no rows of samples" if kind == "data" else name)
         covered = any(isinstance(one, Contents) and one.owned for _, one in self.contents[tensor.storage])
         if (kind == "parameter" and name in self.versions) or (kind in ("number", "constant") and covered):
-            raise Contradiction("something that is no operator writes over what one made")
+            self._note(REFUSED, "something that is no operator writes over what one made")
         if kind == "number":
             value = self.laws.number(Fraction(*map(int, name)))
         elif kind in ("parameter", "constant"):
-            value = self.laws.leaf(kind, (name, 0), shape)
+            value = self.laws.leaf(kind, (name, 0), tensor.shape)
             self.versions.update({name: 0} if kind == "parameter" else {})
         elif kind == "data" and rest[0] >= 0:
             axis, owners, least = rest
-            each = shape[axis] // len(owners)
-            if len(set(owners)) != len(owners) or min(owners) < 0 or each * len(owners) != shape[axis]:
-                raise Contradiction("data whose rows are not those of its samples")
-            term = self.laws.make("data", (name, tensor.dtype, least), (), (*shape[:axis], each, *shape[axis + 1 :]))
+            (*lead, size), tail = tensor.shape[: axis + 1], tensor.shape[axis + 1 :]
+            if len(set(owners)) != len(owners) or min(owners) < 0 or size % len(owners):
+                self._note(REFUSED, "data have rows that are not those of their samples")
+            part = (*lead, size // len(owners), *tail)
+            term = self.laws.make("data", (name, tensor.dtype, least), (), part)
             self.laws.traits[term] = least
             value = Contents({(term, owner): Fraction(1) for owner in owners}, axis)
         self._write(tensor, value)
@@ -180,8 +176,7 @@ class StepChecker:
         try:
             if exact and len(types) > 1 and any("float" not in t.dtype for t in made):
                 raise Unfollowed(f"operator {name} makes whole numbers of others")
-            held, shapes, outs = map(self._read, read), [t.shape for t in read], [t.shape for t in made]
-            call = OperatorCall(name, list(held), shapes, args, outs)
+            call = OperatorCall(name, [*map(self._read, read)], [t.shape for t in read], args, [t.shape for t in made])
             self.numbers += name == "_local_scalar_dense" and call.values[0].owned
             found += self.laws.result(call)
         except (Unfollowed, ZeroDivisionError) as why:
@@ -197,8 +192,8 @@ class StepChecker:
     # Backward passes and optimizer steps
 
     def _backward(self, roots: list[Any], seeds: list[Any], gradients: list[Any]) -> None:
-        if self.weights is not None or self.kinds["step"] != self.kinds["stepped"]:
-            raise Unfollowed("a backward pass inside of another or of a step, or without its end")
+        if self.kinds["backward"] != self.kinds["ended"] + 1:
+            raise Unfollowed("a backward pass inside of another, or without its end")
         self.weights, self.before = {}, {name: self._sum_of(one).items for name, one in gradients}
         for root, seed in zip(roots, seeds, strict=True):
             value, factor = self._sum_of(root), self.laws.plain(self._sum_of(seed))
@@ -210,8 +205,6 @@ class StepChecker:
 
     def _after(self, gradients: list[Any]) -> None:
         """A backward pass has ended: what a unit of the loss of a sample brought to each gradient."""
-        if self.weights is None:
-            raise Unfollowed("the end of no backward pass")
         for name, one in gradients:
             for (term, owner), by in self._sum_of(one).items.items():
                 gain = by - self.before.get(name, {}).get((term, owner), 0)
@@ -219,19 +212,24 @@ class StepChecker:
                     self.gained.add((name, term))
                     self.shares[term].add(gain / self.weights[owner])
         self.window |= self.weights.keys()
-        self.weights = None
 
-    def _step(self, optimizer: int, versions: dict[str, int], gradients: list[Any]) -> None:
+    def _step(self, optimizer: int, versions: dict[str, int], gradients: list[Any], written: list[Any]) -> None:
+        """What was written is each parameter, and then what else the optimizer writes."""
         at, windows, size = len(self.steps), self.run["windows"], self.run["accum_steps"] * self.run["micro_batch_size"]
         last = self.run["tail"] * self.run["micro_batch_size"] if at == windows else size
-        if optimizer or self.weights is not None or at >= windows + bool(self.run["tail"]):
+        if optimizer or self.kinds["backward"] != self.kinds["ended"] or at >= windows + bool(self.run["tail"]):
             raise Unfollowed("several optimizers, more steps than windows, or a step in a backward pass")
         if any(self.versions.get(name, 0) != version for name, version in versions.items()):
-            raise Contradiction("a parameter is stepped at another version")
+            self._note(REFUSED, "a parameter is stepped at another version")
         sums = {name: self._sum_of(one) for name, one in gradients}
         self._clipped(sums)
         self._weighed(sums, range(at * size, at * size + last), {key for key in self.gained if key[0] in versions})
         self.gained, self.window = set(), set()
+        leaves = [("parameter", (name, by + 1)) for name, by in versions.items()]
+        leaves += [("state", (f"step {at}", number)) for number in range(len(written) - len(versions))]
+        self.versions.update(name for _, name in leaves[: len(versions)])
+        for tensor, (kind, name) in zip(self._named(written), leaves, strict=True):
+            self._write(tensor, self.laws.leaf(kind, name, tensor.shape))
 
     def _weighed(self, sums: dict[str, Contents], window: range, gained: set[tuple[str, int]]) -> None:
         """The weight of each sample in the gradients of a window, and what keeps them from having one."""
@@ -278,16 +276,9 @@ class StepChecker:
         if factors != {0} and (len(factors) > 1 or ours.items() != used):
             self._note(OPEN, "a number that scales gradients is not made of what the step is handed", CLIP, EQUAL)
 
-    def _stepped(self, own: dict[str, Any], rest: list[Any]) -> None:
-        self.versions.update({name: self.versions.get(name, 0) + 1 for name in own})
-        leaves = [("parameter", (name, self.versions[name])) for name in own]
-        leaves += [("state", (f"step {len(self.steps)}", at)) for at in range(len(rest))]
-        for tensor, (kind, name) in zip(self._named([own, rest]), leaves, strict=True):
-            self._write(tensor, self.laws.leaf(kind, name, tensor.shape))
-
     def _end(self, count: int) -> None:
         if self.kinds.total() != count + 1 or self.numbers > self.kinds["read"]:
-            raise Contradiction("a record is missing, or one that says that Python reads a number")
+            self._note(REFUSED, "a record is missing, or one that says that Python reads a number")
         if self.laws.scalars:
             self._note(OPEN, "a gradient is scaled by a number, and no step is handed what comes of it", CLIP)
         if len(self.steps) != self.run["windows"] + bool(self.run["tail"]):
@@ -303,11 +294,6 @@ class StepChecker:
         """Each obligation with its status, and why."""
         worst = {name: next((one for one in CODES if one in found), CONFIRMED) for name, found in self.found.items()}
         return [(name, status, self.found[name].get(status, OBLIGATIONS[name])) for name, status in worst.items()]
-
-
-def within(part: TensorRecord, whole: TensorRecord) -> bool:
-    """Whether the elements of one tensor lie between the first and the last of another."""
-    return whole.offset <= part.offset and part.end <= whole.end
 
 
 def checked(data: bytes) -> StepChecker:

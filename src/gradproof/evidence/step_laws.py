@@ -86,6 +86,10 @@ class TensorRecord(NamedTuple):
         rows = sorted((by, n) for n, by in zip(self.shape, self.stride, strict=True) if n != 1)
         return all(by == prod(n for _, n in rows[:at]) for at, (by, _) in enumerate(rows))
 
+    def inside(self, whole: TensorRecord) -> bool:
+        """Whether its elements lie between the first and the last of another tensor."""
+        return whole.offset <= self.offset and self.end <= whole.end
+
 
 class SampleLaw(NamedTuple):
     """A law. `linear`: the arguments in each of which the operator is linear by itself; `joint`: in all together.
@@ -183,11 +187,9 @@ class Laws:
         return Contents({(self.make(name, attributes, (), shape), NOBODY): Fraction(1)})
 
     def number(self, by: Any) -> Contents:
-        """One number everywhere. Raises Unfollowed for what is none."""
-        if not isinstance(by, int | float | Fraction):
+        """One number everywhere. Raises Unfollowed for what is none, or infinite."""
+        if not isinstance(by, int | float | Fraction) or not isfinite(by):
             raise Unfollowed("a number is not known")
-        if not isfinite(by):
-            return self.leaf("full", str(by), ())
         return Contents({(self.one, NOBODY): Fraction(by)}) if by else ZERO
 
     def plain(self, value: Contents) -> Fraction | None:
@@ -314,10 +316,8 @@ class Laws:
         factors = {value.factor for value in (left, right) if value.items}
         if left.axis >= 0 or right.axis >= 0 or len(factors) > 1 or not wide:
             return None
-        items = dict(left.items)
-        for key, own in right.items.items():
-            items[key] = items.get(key, Fraction(0)) + own
-        return [Contents({key: own for key, own in items.items() if own}, factor=max(factors, default=0))]
+        own = {key: left.items.get(key, Fraction(0)) + right.items.get(key, 0) for key in {**left.items, **right.items}}
+        return [Contents({key: by for key, by in own.items() if by}, factor=max(factors, default=0))]
 
     def multiplied(self, c: OperatorCall) -> list[Contents] | None:
         """A product or quotient with a number, or with a scalar that is made of several samples; else None."""
@@ -328,8 +328,7 @@ class Laws:
             value, scalar = c.values[1 - at], c.values[at]
             if c.shapes[1 - at] != c.outs[0] and self.plain(value) is None:
                 continue
-            by = self.plain(scalar)
-            if by is not None:
+            if (by := self.plain(scalar)) is not None:
                 return [value.times(by**power)]
             ((term, owner), by), *more = scalar.items.items()
             single = prod(c.shapes[at]) == 1 and not more and not scalar.factor and owner == SEVERAL
@@ -342,12 +341,10 @@ class Laws:
     def viewed(self, value: Contents, whole: TensorRecord, part: TensorRecord) -> Contents:
         """What a part of a tensor holds, in any shape: whose samples lie there, and one term of what each holds."""
         offset, own, strides, steps = part.offset - whole.offset, part.shape, whole.stride, part.stride
-        if part == whole:
+        if part == whole or (whole.dense and self.plain(value) is not None):
             return value
         if not whole.dense or 0 in own or (value.axis >= 0 and not strides[value.axis]):
             raise Unfollowed("a part of a tensor with gaps is read")
-        if self.plain(value) is not None:
-            return value
         if value.axis < 0:
             at = (offset, strides, steps)
             items = {(self.make("view", at, (term,), own), owner): by for (term, owner), by in value.items.items()}

@@ -245,9 +245,9 @@ def never_zeroed(records: Records) -> None:
 
 def early_step(records: Records) -> None:
     """The first step comes before the last micro-batch of its window."""
-    at, until = places(records, "step")[0], places(records, "stepped")[0]
-    step = [one for one in records[at : until + 1] if one[0] != "tensor"]
-    drop(records, at, until)
+    at = places(records, "step")[0]
+    step = [records[at]]
+    drop(records, at)
     first = passes(records)[3][0]
     tensors = [one for one in records[first:] if one[0] == "tensor"]
     records[first:] = tensors + step + [one for one in records[first:] if one[0] != "tensor"]
@@ -278,7 +278,7 @@ def other_version(records: Records) -> None:
 
 def older_parameter(records: Records) -> None:
     """The first step leaves a parameter as it was."""
-    records[places(records, "stepped")[0]][1].pop("0.weight")
+    records[places(records, "step")[0]][4].pop(0)
 
 
 def write_through_view(records: Records) -> None:
@@ -386,6 +386,18 @@ def scaled_gradient(records: Records) -> None:
     records.insert(step, ["operator", "mul", {"self": reference, "other": 2.0}, [reference]])
 
 
+def absurd_shape(records: Records) -> None:
+    """The bias of a layer has more elements than its result has features."""
+    bias = records[next(operators(records, "addmm"))][2]["self"]
+    records[places(records, "tensor")[number(bias)]][3] = [7]
+
+
+def unstepped(records: Records) -> None:
+    """The first step says nothing of a parameter."""
+    _, _, versions, gradients, written = records[places(records, "step")[0]]
+    del versions["0.weight"], gradients[0], written[0]
+
+
 def lost_sight(records: Records) -> None:
     """The recorder lost sight of a value."""
     records.insert(places(records, "step")[0], ["lost", "x.py:1", "a value"])
@@ -403,6 +415,7 @@ TAMPERED: Mapping[Callable[[Records], None], tuple[str, str, str]] = {
     other_run: ("", REFUSED, DATA), hidden_gradient: ("", OPEN, EQUAL),
     forged_zero: ("", REFUSED, STALE), other_alpha: ("", REFUSED, EQUAL), scaled_gradient: ("", REFUSED, EQUAL),
     lost_sight: ("", OPEN, EQUAL), drop_end: ("", OPEN, EQUAL), clip_twice: ("", OPEN, CLIP),
+    absurd_shape: ("", OPEN, EQUAL), unstepped: ("", REFUSED, EQUAL),
 }  # fmt: skip
 """Each with the loop, and what becomes of one obligation at least where everything else was made consistent."""
 

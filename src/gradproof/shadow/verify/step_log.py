@@ -146,26 +146,25 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
         self._add("ended", self._gradients(self.kept))
 
     def before_step(self, optimizer: Any) -> None:
-        """An optimizer is about to step: log the gradients that it was handed, and how often each parameter stepped."""
+        """An optimizer is about to step: keep the gradients that it was handed."""
         super().before_step(optimizer)
-        own = params_of(optimizer)
-        steps = {self.name(p): self.steps[self.name(p)] for p in own}
-        self._add("step", self.number_of(optimizer), steps, self._gradients(own))
         self.renewing.clear()
+        self.given = self._gradients(params_of(optimizer))
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters are others, and what else it wrote is a state."""
         super().after_step(optimizer)
         own = {self.name(p): p for p in params_of(optimizer)}
+        rest = [t for t in self.renewing.values() if all(t is not p for p in own.values())]
+        steps = {name: self.steps[name] for name in own}
+        self._add("step", self.number_of(optimizer), steps, self.given, [*own.values(), *rest])
         self.steps.update([*own])
-        self._add("stepped", own, [t for t in self.renewing.values() if all(t is not p for p in own.values())])
 
     def end(self) -> None:
         """The function has returned: log what was lost and read."""
         super().end()
         self.log[1:1] = [json.dumps(["lost", *map(str, entry)]) for entry in self.facts.lost]
-        for entry in self.facts.reads:
-            self._add("read", *map(str, entry))
+        self.log += [json.dumps(["read", *map(str, entry)]) for entry in self.facts.reads]
         if self.facts.repeated or self.facts.again:
             self._add("repeat", str(self.facts.repeated or "a generator"))
         self._add("end", len(self.log))
