@@ -449,7 +449,7 @@ BUGS = (
         "a clip before the division",
         "clipping",
         EQ,
-        {"clip": ("norm", "value", "largest"), "share": ("after", "foreach")},
+        {"clip": ("norm", "value", "largest"), "share": ("after", "foreach"), "loss": ALIKE},
         moved(("clip",), "unscale"),
     ),
     Bug(

@@ -57,6 +57,19 @@ def gradients_before_the_loop(run: Run) -> None:
         job.apply()
 
 
+@wrong("zeroing", LINEAR, "GA-INV-002")
+def gradients_before_the_loop_that_are_clamped(run: Run) -> None:
+    """Something is in .grad when the loop begins, and each gradient is clamped."""
+    job = LINEAR.start(run)
+    for p in job.parameters:
+        p.grad = torch.full_like(p, 0.5)
+    for window in job.windows():
+        for x, y in window:
+            (F.mse_loss(job.model(x), y) / len(window)).backward()
+        torch.nn.utils.clip_grad_value_(job.parameters, 0.02)
+        job.apply()
+
+
 @right("zeroing", LINEAR)
 def zeroed_before_each_window(run: Run) -> None:
     """Zeroed where a window begins."""

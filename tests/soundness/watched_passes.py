@@ -23,6 +23,14 @@ for w in range(W):
 """,
         ("GA-INV-003",),
     ),
+    "the last sample of a window is in the next": (
+        """
+for w in range(W):
+    for i in range(N): mb(w*(N-1)+i).backward()
+    opt.step(); opt.zero_grad()
+""",
+        ("GA-DATA-001",),
+    ),
     "never stepped second optimizer freed": (
         """
 import gc

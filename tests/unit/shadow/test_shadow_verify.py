@@ -40,7 +40,6 @@ def test_a_right_step_is_proved(name: str, options: dict[str, Any]) -> None:
         ("batch_norm", {OUTSIDE}, "loss(model(x), y)"),
         ("contrastive", {OUTSIDE}, "output @ target.T"),
         ("nan_in_data", {UNKNOWN}, ""),
-        ("data_dependent_shape", {OUTSIDE}, "[output > 0]"),
         ("unseeded", {OPAQUE, UNKNOWN, OUTSIDE}, ""),
         ("python_number", {UNKNOWN}, "g.mul_(factor)"),
         ("numpy_function", {OUTSIDE}, ""),
@@ -56,6 +55,11 @@ def test_a_step_that_cannot_be_verified_has_its_own_outcome(name: str, outcomes:
     assert text in linecache.getline(result.location.file, result.location.line)
     assert all(r.outcome is not REFUTED for r in found.results)
     assert found.code != 0
+
+
+def test_rows_that_the_weights_choose_are_those_of_the_recorded_path() -> None:
+    result = said("data_dependent_shape").result("GA-EQ-001")
+    assert (result.outcome, "recorded path" in result.reach) == (HOLDS, True), result.reason
 
 
 def test_a_missing_scale_is_refuted_on_the_real_step() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradproof.shadow.whole.memory import Memory
+from gradproof.shadow.whole.memory import Meetings, Memory
 from gradproof.shadow.whole.values import SHARED, Moves, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
@@ -97,3 +97,26 @@ def test_columns_are_no_function_of_the_whole() -> None:
         assert memory.read(gates.narrow(1, 2 * at, 2)) == written
     assert memory.read(gates.narrow(1, 2, 2)) == memory.read(gates.split(2, 1)[1])
     assert compared(x, memory.read(gates), gates)
+
+
+def reused(first: Tensor, second: Tensor, window: int = 1) -> bool:
+    """Whether rows that a window meets are those that the first one met."""
+    met, x = Meetings(), Traced()
+    met.data(first, cut_up(x, first.clone(), 0, 2, 1, False), 0, 0, "here")
+    met.data(second, cut_up(x, second.clone(), 0, 2, 2, False), window, 1, "there")
+    return met.reused == "there"
+
+
+def test_rows_of_another_window_are_the_same_samples_while_they_hold_the_same() -> None:
+    rows = torch.randn(8, 3)
+    assert reused(rows[:4], rows[2:6])
+    assert reused(rows[:4], rows[:4])
+    assert not reused(rows[:4], rows[4:])
+    assert not reused(rows[::2], rows[1::2])
+    assert not reused(rows[:4], rows[2:6], window=0)
+    buffer = torch.randn(4, 3)
+    met, x = Meetings(), Traced()
+    met.data(buffer, cut_up(x, buffer.clone(), 0, 2, 1, False), 0, 0, "here")
+    buffer.copy_(torch.randn(4, 3))
+    met.data(buffer, cut_up(x, buffer.clone(), 0, 2, 2, False), 1, 1, "there")
+    assert met.reused is None

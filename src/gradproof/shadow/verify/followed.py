@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, cast
 
 import torch
@@ -18,13 +17,13 @@ from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
 from gradproof.shadow.verify.step_log import Logging
-from gradproof.shadow.whole.facts import Hints, Update
+from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Real
-from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, plus, times
+from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
 
@@ -182,115 +181,3 @@ def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
     drawn = {site for site in sites if any(one.startswith(f"{site} ") for one in met)}
     return drawn if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met) else set()
-
-
-COUNTS = ("count", "ne", "eq", "gt", "lt", "ge", "le", "index")
-ADDED = (
-    "one", "combination", "scaled", "sum", "cast", "clamp", "clamp_min", "cat", "reshape", "slice", "expand", "filled",
-)  # fmt: skip
-"""Counts of labels, truth values and weights of classes, and what adds them up."""
-
-
-def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
-    """The first step whose gradients are divided by a count of other samples than theirs; one before has its own count.
-
-    A count of all samples of the run, or of any that are no window, is a number that each window may be divided by.
-    """
-    own = False
-    for at, update in enumerate(updates):
-        values = [gradient.value for gradient in update.gradients.values() if gradient.value]
-        divisors = [{s for s, by in terms.common(v).items() if by == -1 and _counts(terms, s)} for v in values]
-        if not divisors or len(divisors[0]) != 1 or any(found != divisors[0] for found in divisors):
-            return None
-        if terms.samples(divisors[0]) == terms.summed(values):
-            own = True
-        elif own:
-            return at
-    return None
-
-
-def _counts(terms: Terms, scalar: int) -> bool:
-    """Whether a scalar is a sum of counts of data."""
-    stack, found = [scalar], False
-    while stack:
-        term = stack.pop()
-        if terms.operators[term] in COUNTS:
-            found = True
-        elif terms.operators[term] in ADDED:
-            stack += terms.kids[term]
-        else:
-            return False
-    return found and not terms.trained[scalar]
-
-
-class LossTotals:
-    """The weights of the windows' losses, by the full batch's run."""
-
-    def __init__(self, terms: Terms, ours: Followed, full: Followed) -> None:
-        self.terms, self.ours, self.full = terms, ours, full
-
-    def counts_stand(self) -> bool:
-        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
-
-        The counts of this run have to differ, or a mean of means would look the same. Where counts are unknowns, the
-        losses have to be means by them.
-        """
-        laws, raw = self.full.engine.laws, self.totals() or []
-        totals = [self._plainly(total) for total in raw]
-        counts = {sum(row) for row in self.ours.engine.laws.seen_counts}
-        known = len(counts) > 1 if laws.integers else all(self._counted(total) for total in raw)
-        if not totals or not known or not all(map(laws.constant, totals)):
-            return False
-        found = [total.get(self.terms.one, Fraction(0)) for total in totals]
-        return all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
-
-    def totals(self) -> list[Combination] | None:
-        """What the tokens, or elements, of each window weigh in its loss; None where that is not known."""
-        laws, totals = self.full.engine.laws, dict[int, Combination]()
-        for window, root in self.full.facts.roots:
-            scale, scalars = self.full.facts.unscaled.get(window, (Fraction(1), {}))
-            for term, by in self.terms.rescaled(times(root, scale), scalars).items():
-                bare, powers = self.terms.bare(term)
-                mass = laws.reduced.get(bare, (None, ""))[0]
-                if mass is None:
-                    return None
-                if self.terms.owners[bare] == NOBODY:
-                    continue
-                weighed = self.terms.rescaled(times(mass, by), powers)
-                totals[window] = plus(totals.get(window, {}), weighed)
-        return [*totals.values()]
-
-    def stand(self) -> bool:
-        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        raw, factors = self.totals(), dict[int, set[Fraction]]()
-        if raw is None:
-            return True
-        found = [self._plainly(total) for total in raw]
-        for window, root in self.full.facts.roots:
-            scale = self.full.facts.unscaled.get(window, (Fraction(1), {}))[0]
-            factors.setdefault(window, set()).update(by * scale for by in root.values())
-        divided = any(self._counted(total) for total in found)
-        return len({frozenset(one.items()) for one in found}) < 2 or (
-            not divided and len({frozenset(one) for one in factors.values()}) < 2
-        )
-
-    def _plainly(self, total: Combination) -> Combination:
-        """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
-        powers = self.terms.common(total)
-        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
-        if power != -1:
-            return total
-        rest, own = self.terms.rescaled(total, {scalar: 1}), self._counts_in(scalar)
-        first = next(iter(own))
-        by = rest.get(first, Fraction(0)) / own[first]
-        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
-
-    def _counts_in(self, scalar: int) -> Combination:
-        while self.terms.operators[scalar] in ("clamp", "clamp_min", "cast"):
-            scalar = self.terms.kids[scalar][0]
-        return self.terms.parts_of(scalar)
-
-    def _counted(self, total: Combination) -> bool:
-        """Whether a total is divided by counts of labels."""
-        divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
-        return any({self.terms.operators[t] for t in self._counts_in(s)} == {"count"} for s in divisors)

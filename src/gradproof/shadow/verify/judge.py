@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.followed import Followed, LossTotals, divided_by_others
+from gradproof.shadow.verify.totals import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
@@ -479,9 +482,22 @@ class Judge:
             for name, before in update.begun_with.items():
                 held = update.gradients.get(name)
                 kept = {self.terms.bare(term)[0] for term in before}
-                if held is not None and kept & {self.terms.bare(term)[0] for term in held.value}:
+                if held is not None and self._joins(kept, held.value):
                     return f"{name} had a gradient when window {at + 1} began", update.location
         return None
+
+    def _joins(self, kept: set[int], value: Combination) -> bool:
+        """Whether some of these terms are summands of a value, or of what operators of its elements were given."""
+        terms, stack, seen = self.terms, [self.terms.bare(term)[0] for term in value], set[int]()
+        while stack:
+            term = stack.pop()
+            if term in kept:
+                return True
+            if term not in seen:
+                seen.add(term)
+                alike = [kid for kid in terms.kids[term] if terms.shapes[kid] in (None, terms.shapes[term])]
+                stack += [terms.bare(kid)[0] for kid in alike if terms.operators[term] != "state"]
+        return False
 
     def _rootless(self) -> tuple[str, Location] | None:
         """A summand of a gradient that is made of no sample, parameter or state."""

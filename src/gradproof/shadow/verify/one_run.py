@@ -559,6 +559,9 @@ class OneRun:
             return self._result(
                 name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.location
             )
+        if self.engine.met.reused is not None:
+            reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
+            return self._result(name, Outcome.UNKNOWN, reason, self.engine.met.reused)
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +17,15 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.verify.reported import LossRules, Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, Difference, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
@@ -55,7 +57,7 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
     reported = Reported(terms, run, judge.sizes, ours, full, ranks)
     results = judge.results(reported.loss)
     if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
-        return results
+        return shared(judge, results)
     if ours.facts.lost or full.facts.lost:
         return results
     refuter = Refuter(judge, reported, ours.engine, full.engine)
@@ -74,7 +76,18 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
             found.setdefault(shown.obligation, shown)
     refuter.weigh(results)
     refuter.diagnose(results)
-    return refuter.shared([found.get(r.obligation, r) for r in results])
+    return shared(judge, [found.get(r.obligation, r) for r in results])
+
+
+def shared(judge: Judge, results: list[Result]) -> list[Result]:
+    """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
+    broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
+    for result in results if broken and max(judge.windows, default=0) >= 1 else ():
+        if result.obligation == EQ and result.outcome is Outcome.HOLDS:
+            reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
+            result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
+            result.location = broken[0].location
+    return results
 
 
 class Refuter(LossRules):
@@ -117,16 +130,6 @@ class Refuter(LossRules):
             undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and not result.details
             if undecided and self.judge.unequal is not None:
                 result.location = self.diagnosed(self.judge.unequal[0])
-
-    def shared(self, results: list[Result]) -> list[Result]:
-        """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
-        broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
-        for result in results if broken and max(self.judge.windows, default=0) >= 1 else ():
-            if result.obligation == EQ and result.outcome is Outcome.HOLDS:
-                reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
-                result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
-                result.location = broken[0].location
-        return results
 
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""

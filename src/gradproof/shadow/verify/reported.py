@@ -12,7 +12,6 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
-from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.whole.facts import (
     DOMAIN,
     Difference,
@@ -28,6 +27,7 @@ from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms, plus, ratio, times
 
 if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
     from gradproof.shadow.verify.judge import Judge
 
 LOSS = "GA-INV-001"

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import Result
-from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.weights import close
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.rules.losses import LIKELIHOODS
 from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, multiplied, plus, times
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.followed import Followed
 
 TOKENS = "GA-TOK-001"
 RIGHT = "1/(c1 + ... + cN)"

@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.values import SHARED, Moves, Value, part_shape, shape_with, shared
 
@@ -332,12 +333,15 @@ class Meetings:
 
     `again`: one micro-batch met what another one of its window had met. `beside`: such data that hold other numbers for
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
-    `by_chance`: a line met several tensors in a window of which each holds one number everywhere.
+    `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
+    samples that another window had met, and that still hold the same.
     """
 
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
+        self.reused: Any = None
+        self._rows: dict[int, list[tuple[torch.Tensor, set[int], torch.Tensor | None, int]]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int]] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
         self._fresh: set[tuple[int, int]] = set()
@@ -346,6 +350,7 @@ class Meetings:
     def forget(self) -> None:
         """Data are met anew."""
         self._met.clear()
+        self._rows.clear()
 
     @property
     def beside(self) -> Any:
@@ -365,6 +370,17 @@ class Meetings:
         elif not known:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch)
+        if not value.shared and self.reused is None:
+            self._met_rows(tensor, value.axis, window, location)
+
+    def _met_rows(self, tensor: torch.Tensor, axis: int, window: int, location: Any) -> None:
+        """Rows of samples: whether another window had some that begin where these do, and still hold what they held."""
+        start, shape, stride = geometry_of(tensor)
+        rows = set(range(start, start + shape[axis] * (stride[axis] or 1), stride[axis] or 1))
+        before = self._rows.setdefault(tensor.untyped_storage()._cdata, [])
+        if any(other != window and own & rows and same(held, checksum(one)) for one, own, held, other in before):
+            self.reused = location
+        before.append((tensor.detach(), rows, checksum(tensor), window))
 
     def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
         """A line met a tensor that holds one number everywhere."""

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, rows_of
 from gradproof.shadow.whole.laws import rule, under
-from gradproof.shadow.whole.terms import ZERO, Combination, Shape, mapped
+from gradproof.shadow.whole.terms import Combination, Shape, mapped
 from gradproof.shadow.whole.values import Value, number, shared
 
 
@@ -139,9 +139,8 @@ def by_mask(x: Interpreter, call: Call) -> list[Value] | None:
     small, large = ((lead.rows, *size[1:]) for size in (call.shapes[1], shape))
     kids = []
     for part, mask, count in zip(x.split_like(call.values[0], shape, lead), own, counts, strict=True):
-        if count:
-            given, size = (x.terms.named(mask, small),), (count, *rest)
-            kids.append((mapped(x.fitted(part, large), partial(_under, x, "choose", given, (large, size))), size))
+        given, size = (x.terms.named(mask, small),), (count, *rest)
+        kids.append((mapped(x.fitted(part, large), partial(_under, x, "choose", given, (large, size))), size))
     return [shared(x.laid_chosen([made for made, _ in kids], [size for _, size in kids], 0, call.out_shape()))]
 
 
@@ -152,12 +151,12 @@ def back_by_mask(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     lead, own, counts = found
     rows = x.whole(call.values[-1], call.shapes[-1])
-    each = iter(x.choices(rows, call.shapes[-1], 0, [count for count in counts if count]))
+    each = x.choices(rows, call.shapes[-1], 0, counts)
     small, large = ((lead.rows, *size[1:]) for size in (call.shapes[1], call.shapes[0]))
     parts = []
-    for mask, count in zip(own, counts, strict=True):
+    for part, mask, count in zip(each, own, counts, strict=True):
         given, sizes = (x.terms.named(mask, small),), ((count, *call.shapes[-1][1:]), large)
-        parts.append(mapped(next(each), partial(_under, x, "put_back", given, sizes)) if count else ZERO)
+        parts.append(mapped(part, partial(_under, x, "put_back", given, sizes)))
     return [x.along(0, lead.rows, parts, call.shapes[0])]
 
 
