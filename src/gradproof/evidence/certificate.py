@@ -170,12 +170,12 @@ class StepChecker:
     def _operator(self, name: str, args: dict[str, Any], results: list[Any]) -> None:
         own, made, law = self._named(args), self._named(results), step_laws.LAWS.get(name)
         read = [] if name in step_laws.FILLED else own[-1:] if name in step_laws.SAME else own
-        types = {t.dtype for t in (*read, *made)}
-        exact = name in step_laws.SAME or (law is not None and (law.joint or law.linear))
+        sums = isinstance(step_laws.FILLED.get(name), str) or (law is not None and (law.joint or law.linear))
+        other = len({t.dtype for t in (*read, *made)}) > 1 if name in step_laws.SAME | {"cat", "stack"} else sums
         found: list[Value] = []
         try:
-            if exact and len(types) > 1 and any("float" not in t.dtype for t in made):
-                raise Unfollowed(f"operator {name} makes whole numbers of others")
+            if other and any("float" not in t.dtype for t in made):
+                raise Unfollowed(f"operator {name} makes whole numbers")
             call = OperatorCall(name, [*map(self._read, read)], [t.shape for t in read], args, [t.shape for t in made])
             self.numbers += name == "_local_scalar_dense" and call.values[0].owned
             found += self.laws.result(call)

@@ -133,7 +133,10 @@ def plain_loop(run: Any, how: str) -> None:
             loss = loss + net[0].weight.square().sum()
         elif how == "position":
             loss = (net(part).square().mean(1) * torch.arange(1, len(part) + 1)).mean()
-        (loss / (1 if how in ("hook", "divided") else run.accum_steps)).backward()
+        whole = torch.full((), float(run.accum_steps), dtype=torch.bool)
+        one = torch.ones((), dtype=torch.bool)
+        by = {"hook": 1, "divided": 1, "bool": whole, "either": one + one + one + one}
+        (loss / by.get(how, run.accum_steps)).backward()
         if how == "zeroed" and i % run.accum_steps:
             net[0].bias.grad.zero_()
         if (i + 1) % run.accum_steps == 0:
@@ -173,7 +176,7 @@ class Whole(nn.Module):
 
 HOWS = (
     "closure", "norm", "two", "hook", "mean", "penalty", "position", "divided", "item", "custom", "words", "whole",
-    "zeroed",
+    "zeroed", "bool", "either",
 )  # fmt: skip
 
 
