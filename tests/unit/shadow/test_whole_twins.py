@@ -166,32 +166,46 @@ def test_numbers_of_gradients_that_lists_hold_are_not_known_to_be_wide() -> None
     assert outcome(half_sums, WIDE, False) is not Outcome.HOLDS
 
 
-def divided_afterwards(run: Run, by_own: bool) -> list[float]:
-    """Sums over tokens; the gradients are divided by the window's count, or by that of the window before."""
+def by_a_count(run: Run, how: str) -> list[float]:
+    """Sums over tokens, and the gradients divided by the window's count, or wrongly in a way that `how` names."""
     torch.manual_seed(run.seed)
     model = torch.nn.Sequential(torch.nn.Embedding(11, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     labels = torch.randint(5, (run.samples, 7)).masked_fill(torch.rand(run.samples, 7) < 0.3, -100)
     data = [part.split(run.micro_batch_size) for part in (torch.randint(11, (run.samples, 7)), labels)]
-    batches, losses, before = list(zip(*data, strict=True)), list[float](), None
+    batches, losses, before = list(zip(*data, strict=True)), list[float](), torch.zeros(())
     for start in range(0, len(batches), run.accum_steps):
         window, own = batches[start : start + run.accum_steps], 0.0
-        total = torch.stack([(y != -100).sum() for _, y in window]).sum()
+        total = torch.stack([(y != -100).sum() for _, y in window]).sum() + (before if how == "running" else 0)
         for x, y in window:
+            if how == "zeroed":
+                optimizer.zero_grad()
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+            loss = loss / total if how == "running" else loss
             loss.backward()
-            own += loss.item()
-        for p in model.parameters():
+            own += float(loss.detach())
+        for p in model.parameters() if how != "running" else ():
             assert p.grad is not None
-            p.grad /= total if by_own or before is None else before
+            p.grad /= before if how == "before" and start else total
+        if how == "zeroed":
+            torch.nn.utils.clip_grad_value_(model.parameters(), 1e-4)
         before = total
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(own / float(total))
+        losses.append(own if how == "running" else own / float(total))
     return losses
 
 
 def test_gradients_that_are_divided_afterwards_by_a_count() -> None:
     for name in (EQ, "GA-INV-001"):
-        assert outcome(lambda run: divided_afterwards(run, True), name, False) is Outcome.HOLDS
-    assert outcome(lambda run: divided_afterwards(run, False), EQ, False) is not Outcome.HOLDS
+        assert outcome(lambda run: by_a_count(run, "own"), name, False) is Outcome.HOLDS
+    assert outcome(lambda run: by_a_count(run, "before"), EQ, False) is not Outcome.HOLDS
+
+
+def test_reported_losses_by_a_running_count_do_not_hold_by_a_full_batch_that_is_wrong_as_well() -> None:
+    for name in (EQ, "GA-INV-001"):
+        assert outcome(lambda run: by_a_count(run, "running"), name, False) is not Outcome.HOLDS
+
+
+def test_samples_that_are_only_in_a_count_are_in_no_gradient() -> None:
+    assert outcome(lambda run: by_a_count(run, "zeroed"), STALE, False) is not Outcome.HOLDS

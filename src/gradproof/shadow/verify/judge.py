@@ -103,6 +103,8 @@ class Judge:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
         if loss.outcome is not Outcome.HOLDS or equal.outcome is Outcome.HOLDS:
             return loss
+        if equal.outcome is Outcome.REFUTED and self.unequal is None:
+            return self._result(loss.obligation, Outcome.UNKNOWN, f"the full batch is wrong as well: {equal.reason}")
         if not self.laws.integers and self.laws.by_chance(self.run.micro_batches) is None:
             return loss
         return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")
@@ -470,7 +472,7 @@ class Judge:
         for at, (mine, other) in enumerate(zip(self.ours.facts.updates, self.full.facts.updates, strict=False)):
             for name, gradient in mine.gradients.items():
                 values = (gradient.value, other.gradients[name].value) if name in other.gradients else ()
-                made = [self.terms.summed([value]) for value in values]
+                made = [self.terms.summed([value], scalars=False) for value in values]
                 if made and made[0] != made[1]:
                     what = f"the gradient of {name} in window {at + 1}"
                     return f"{what} is not made of the full batch's samples", mine.location

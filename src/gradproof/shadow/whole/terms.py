@@ -201,8 +201,11 @@ class Terms:
             term = self.kids[term][0]
         return self.operators[term] == "combination" and self.owners[term] == SEVERAL
 
-    def samples(self, terms: Iterable[int]) -> set[int]:
-        """The samples that terms were made from. What a step put into a parameter or a state counts as none."""
+    def samples(self, terms: Iterable[int], scalars: bool = True) -> set[int]:
+        """The samples that terms were made from. What a step put into a parameter or a state counts as none.
+
+        `scalars`: also those of what scales a term on the way, as a count.
+        """
         found: set[int] = set()
         seen: set[int] = set()
         stack = list(terms)
@@ -214,12 +217,14 @@ class Terms:
             if self.owners[term] >= 0:
                 found.add(self.owners[term])
             else:
-                stack.extend(self.kids[term])
+                stack.extend(
+                    self.kids[term][:1] if self.operators[term] == "scaled" and not scalars else self.kids[term]
+                )
         return found
 
-    def summed(self, values: Iterable[Combination]) -> set[int]:
+    def summed(self, values: Iterable[Combination], scalars: bool = True) -> set[int]:
         """The samples of the summands of combinations, those of their scalars left out."""
-        return self.samples(self.bare(term)[0] for value in values for term in value)
+        return self.samples((self.bare(term)[0] for value in values for term in value), scalars)
 
     def plain(self, combination: Combination) -> bool:
         """Whether a combination is made of no parameter and no state."""
