@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from toy_workspace import answer, worker_command
 
 from gradproof import cli
-from gradproof.cli.schemas import schemas
 from gradproof.contract.yaml_reader import ContractErrors
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
@@ -26,6 +25,7 @@ from gradproof.execution.pool import Worker
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Claims, as_json, html, markdown
 from gradproof.extras.claims.load import again, can_turn_red
+from tests.schemas import schemas
 
 MET, BROKEN, USAGE, OPEN, NOTHING = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.USAGE, Exit.OPEN, Exit.NOTHING))
 STATED, REFUTING = "checks: [K-1]", "refuted_by: [K-2]"

@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 import study_sample as sample
 
-from gradproof.cli.schemas import schemas
 from gradproof.core.schemas import base as documents
 from gradproof.core.schemas.base import Kernels, RoundingStudy, faults, read
 from gradproof.core.workspace import PACKAGE, Workspace
@@ -28,6 +27,7 @@ from gradproof.report import studies
 from gradproof.rounding.accumulation import Setting
 from gradproof.rounding.bound import answer
 from gradproof.rounding.lemma_store import LemmaRefused
+from tests.schemas import schemas
 
 Json = dict[str, Any]
 REPORTS = Path(__file__).resolve().parents[3] / "reports"

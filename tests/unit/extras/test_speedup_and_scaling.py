@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof.cli.schemas import schemas
 from gradproof.core.schemas.base import read
 from gradproof.core.schemas.studies import Scaling, Speedup, agreement, median_of, percent
 from gradproof.core.workspace import Workspace
@@ -18,6 +17,7 @@ from gradproof.extras.studies import scaling, speedup
 from gradproof.report import studies
 from models.speed.large_batch import Plan, train
 from models.speed.step_speed import Bench, Timing, pairs
+from tests.schemas import schemas
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]

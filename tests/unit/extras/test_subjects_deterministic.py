@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof.cli.schemas import schemas
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import read
 from gradproof.core.schemas.deterministic import PUBLISHED, Compared, Deterministic, Sizes, TrainingRun, compared
@@ -18,6 +17,7 @@ from gradproof.extras.studies import deterministic
 from gradproof.extras.studies.sources import write
 from models.sampling.measured import measured
 from models.sampling.torch_mutants import MUTANTS
+from tests.schemas import schemas
 
 Json = dict[str, Any]
 SHAPES = {"width": 32, "layers": 2, "heads": 4, "block": 32, "characters": 25, "text": 100, "validation": 8}

@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 from gradproof.cli import dispatch
-from gradproof.cli.schemas import schemas
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import read
 from gradproof.core.schemas.sweep import Sweep, SweepPoint, interval, knee, slope
@@ -21,6 +20,7 @@ from gradproof.extras.studies import sweep
 from gradproof.extras.studies.sweep import Asked, refused, stated, throughput_svg, variance_svg
 from gradproof.report import studies
 from models.speed.throughput import Request, measure, rotated
+from tests.schemas import schemas
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 from toy_workspace import CONTRACT
 
 from gradproof import cli
-from gradproof.cli.schemas import schemas
 from gradproof.contract.schema import FieldRoot, OursRoot
 from gradproof.core.errors import GradproofError
 from gradproof.report import diff_rules as rules
 from gradproof.report.diff import Diff, difference, raised
 from gradproof.report.diff_rules import ABSENT, Direction, compare
+from tests.schemas import schemas
 
 W, S, N, U = Direction.WEAKENED, Direction.STRENGTHENED, Direction.NEUTRAL, Direction.UNDECIDED
 TURNED = {W: S, S: W, N: N, U: U}

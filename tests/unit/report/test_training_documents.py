@@ -13,13 +13,13 @@ import jsonschema
 import pytest
 import report_sample as sample
 
-from gradproof.cli.schemas import schemas
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.source_digests import closure
 from gradproof.report import consistency, studies
 from gradproof.report.formats import html, markdown
 from gradproof.report.studies import DETERMINISTIC, TOKENS, TRAINING, settled, sources_of
+from tests.schemas import schemas
 
 ROOT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]

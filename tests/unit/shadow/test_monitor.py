@@ -166,7 +166,7 @@ def test_a_log_that_is_not_recognised_is_not_decided() -> None:
     strange = watch(lambda: monitored_loop.train(lambda loss, share: report_loss(loss + 7)), 4, 1)
     assert strange.result("GA-INV-001").outcome is Outcome.UNKNOWN
     made = run([torch.ones(2, 3)] * 4, lambda output: output.sum() / 2, log=True)
-    decided = reported(made)
+    decided = reported(made, True)
     assert decided is not None
     assert decided.outcome is Outcome.UNKNOWN
     assert {row["loss"] for row in monitored(made)["losses"]} == {None}
@@ -287,7 +287,7 @@ def test_a_loss_may_be_reported_where_nothing_watches() -> None:
     with Monitor() as monitor:
         report_loss(1.0)
     report_loss(2.0)
-    found = reported(monitor)
+    found = reported(monitor, True)
     assert found is not None
     assert found.outcome is Outcome.UNKNOWN
     assert re.search("^no micro-batch .* backward$", found.reason)

@@ -64,7 +64,7 @@ def test_the_mean_of_losses_that_a_product_divided_does_not_hold() -> None:
             report_loss(sum(seen) / N, "window")
 
     made = train(HIDDEN["a product"], log)
-    decided = reported(made)
+    decided = reported(made, True)
     assert decided is not None
     assert decided.outcome is Outcome.UNKNOWN
 
@@ -90,7 +90,7 @@ def test_what_is_no_division_by_n_is_told(name: str) -> None:
 @pytest.mark.parametrize("value", [None, "x", [1.0], {"loss": 1.0}, torch.ones(2), torch.tensor(1j)], ids=repr)
 def test_a_log_that_is_no_number_stops_no_training_and_decides_nothing(value: Any) -> None:
     made = train(lambda x: x.mean() / N, lambda handed, seen: report_loss(value))
-    decided = reported(made)
+    decided = reported(made, True)
     assert decided is not None
     assert (decided.outcome, decided.reason.endswith("no number")) == (Outcome.UNKNOWN, True)
 

@@ -52,7 +52,8 @@ def report(
     if wide.lost or not _alike(wide, point):
         return [], wide.lost or "the function does not do the same when it is called again"
     bounds, shares = _bounds(wide), dict[Key, dict[Which, float]]()
-    for key in _loudest(wide.domain.charged):
+    charged = wide.domain.charged
+    for key in sorted((key for key in charged if charged[key] > 0), key=lambda key: -charged[key])[: 2 * TOP]:
         silent = Domain(chosen, frozenset({key}), scale)
         shares[key] = _bounds(follow(step, run, silent, rules))
     pairs = zip(_tensors(wide), _tensors(point), strict=True)
@@ -97,10 +98,6 @@ def _alike(one: Follow, other: Follow) -> bool:
 def _bounds(run: Follow) -> dict[Which, float]:
     values = ((which, seen.values[which[2]]) for which, seen in _tensors(run))
     return {which: largest(value.parts[2]) for which, value in values if isinstance(value, Box)}
-
-
-def _loudest(charged: Mapping[Key, float]) -> list[Key]:
-    return sorted((key for key in charged if charged[key] > 0), key=lambda key: -charged[key])[: 2 * TOP]
 
 
 def _entry(

@@ -118,7 +118,8 @@ class ScriptWatch:
         self._passed()
         if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
-        following, last = self.run.number + 1, self._is_last()
+        following = self.run.number + 1
+        last = self.chosen.last and self.monitor.ends(self.accum_steps)  # of the first epoch, as far as is known
         if following in self.run.recorded or not (following in self.chosen.numbers or last) or not self._goes_on():
             return
         self.ended |= last
@@ -133,10 +134,6 @@ class ScriptWatch:
             self.engine.go_on(self.monitor.parameters())
             self._following.enter_context(recording(self.engine))
         return self.on
-
-    def _is_last(self) -> bool:
-        """Whether the next window is the last of the first epoch, as far as its length is known."""
-        return self.chosen.last and self.monitor.ends(self.accum_steps)
 
     def _unfollowed(self) -> None:
         """Follow no operator for now. A mode that the script entered meanwhile keeps the engine in its place.
@@ -175,7 +172,6 @@ class ScriptWatch:
         self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: tuple[str, Location] | None
     ) -> None:
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
-        stated = reported(self.monitor)
         results = {one.obligation: one for one in judge.results()}
         found.assumptions += judge.assumptions() if results else []
         for one in results.values():
@@ -184,6 +180,8 @@ class ScriptWatch:
         for one in WithEvents(judge, ruling).results() if doubt is None else ():
             if one.obligation not in results or results[one.obligation].outcome is not Outcome.REFUTED:
                 results[one.obligation] = one
+        equal = results.get("GA-EQ-001")
+        stated = reported(self.monitor, equal is not None and equal.outcome is Outcome.HOLDS)
         if stated is not None or self.monitor.reports:
             results.pop("GA-INV-001", None)
         found.results = [*results.values(), ruling.result(), *([] if stated is None else [stated])]

@@ -37,7 +37,6 @@ class Handed:
     """One micro-batch: its samples (None: not known), what backward was handed, the divisor, whether it divides a mean.
 
     `scale` is what a loss scaler multiplied it by; `products` are factors that may be 1/N where nothing else divides.
-    `elements` is what the mean divides by (its elements, or the weight of its labels), None where that is not seen.
     """
 
     size: int | None
@@ -47,7 +46,6 @@ class Handed:
     scale: Tensor | float = 1.0
     mean: bool = False
     products: tuple[float, ...] = ()
-    elements: float | None = None
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
@@ -87,18 +85,7 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         multiplied = made.divisor == 1 and _name(node) == "MulBackward0"
         made.mean = factors is not None and not (multiplied and max(factors) < 1)
         made.products = _products(factors or [])
-        made.elements = elements(node)
     return made
-
-
-def elements(node: Any) -> float | None:
-    """What a mean divides by: its elements, or the weight of its labels; None for anything else."""
-    name = _name(node)
-    if name.startswith("NllLoss"):
-        return float(node._saved_total_weight)
-    saved = getattr(node, "_saved_self", None) if name in REDUCING else None
-    found = getattr(node, "_saved_self_sym_numel", None) if name.startswith("MeanBackward") else None
-    return float(saved.numel()) if saved is not None else None if found is None else float(found)
 
 
 def weights(node: Any, depth: int = 0) -> list[float] | None:

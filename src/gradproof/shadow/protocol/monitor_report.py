@@ -18,9 +18,7 @@ MIXED = "backward passes followed several DataLoaders in turn; give --epoch-batc
 SEVERAL = "several optimizers step: which of them a micro-batch is for is not known"
 NO_SIZE = "the rows of a micro-batch are not known: no tensor was seen to enter a module or to leave a DataLoader"
 DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not known"
-RAGGED = (
-    "the mean over micro-batches is the full batch's loss only where all average as many elements, which is not seen"
-)
+RAGGED = "the mean over micro-batches is the window's loss only where each sample has one weight, which is not shown"
 NO_WINDOW = "no window was complete"
 
 
@@ -131,9 +129,10 @@ def _loss(window: int, micro: int, h: Handed, loss: float | None) -> dict[str, A
     }  # fmt: skip
 
 
-def reported(monitor: Monitor) -> Result | None:
+def reported(monitor: Monitor, equal: bool) -> Result | None:
     """What the run decides of the losses that the script reported; None where it decides nothing.
 
+    `equal`: each sample of a window is shown to have one weight.
     HOLDS asks for every recorded window's mean; losses of micro-batches that are right are a note (`heard`)."""
     if not monitor.reports:
         return None
@@ -146,7 +145,7 @@ def reported(monitor: Monitor) -> Result | None:
     last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
     if not all(id(window[-1]) in last for window in monitor.closed):
         return None
-    if any(len({h.elements for h in w}) > 1 or w[0].elements is None for w in monitor.closed):
+    if not equal:
         return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
     why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
     return Result(REPORTED, Outcome.HOLDS, why, domain="events", reach=RECORDED)

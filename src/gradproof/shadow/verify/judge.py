@@ -551,7 +551,7 @@ class Judge:
                 part = self.terms.samples([norm])
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    location = self._line_of(norm) or update.location
+                    location = self.ours.facts.scaled.get(norm) or update.location
                     return self._result(name, Outcome.REFUTED, reason, location, help="clip once, before the step")
         reason = "the gradients were not shown to be the full batch's"
         return self._result(name, Outcome.UNKNOWN, reason, equal.location)
@@ -559,10 +559,6 @@ class Judge:
     def _endless(self, scalar: int) -> bool:
         """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
         return any(INFINITE in str(self.terms.attributes[term]) for term in self.terms.reached([scalar]))
-
-    def _line_of(self, norm: int) -> Location | None:
-        """The line that scaled a gradient by a norm."""
-        return self.ours.facts.scaled.get(norm)
 
     def _misscaled(self) -> Location | None:
         """The step of a gradient that is scaled by a norm of others alone."""

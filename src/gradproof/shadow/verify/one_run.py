@@ -486,7 +486,8 @@ class OneRun:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
-        strange = self._looked_at(window) or window.step.part
+        looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
+        strange = looked or window.step.part
         if factor is None or window.kept(factor[1]) or (strange and not followed):
             return (
                 f"the gradients of window {window.shown} were scaled by a number that was not followed",
@@ -512,10 +513,6 @@ class OneRun:
         if not others:
             return None
         return f"window {window.shown} was scaled by a norm of something else than its gradients", window.step.location
-
-    def _looked_at(self, window: WindowWeights) -> bool:
-        """Whether Python read a number that is made of a gradient of the window: it may have scaled with it."""
-        return bool(self.terms.reached(self.engine.looked) & window.arrived)
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""

@@ -545,7 +545,8 @@ class Refuter(LossRules):
         if self.judge.unequal is None or self.judge.unequal[0] > at:
             return None
         cause = next((self.found[name] for name in CAUSES if name in self.found), None)
-        if cause is None and (not self._same_leaves(at) or not self._same_pairs(at) or self._same_step()):
+        same = leaves(self.terms, self.updates[at]) <= leaves(self.terms, self.full[at])  # no other data and draws
+        if cause is None and (not same or not self._same_pairs(at) or self._same_step()):
             return None
         reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is not the full batch's"
         if (factor := found.factor()) is not None:
@@ -553,10 +554,6 @@ class Refuter(LossRules):
         details = {} if cause is None else {"follows_from": cause.obligation}
         help = HELP[EQ] if cause is None else cause.help
         return self._result(EQ, reason, self.diagnosed(at), help=help, details=details, counterexample=found.shown())
-
-    def _same_leaves(self, at: int) -> bool:
-        """Whether a gradient is made of no other data and draws than the full batch's."""
-        return leaves(self.terms, self.updates[at]) <= leaves(self.terms, self.full[at])
 
     def _same_pairs(self, at: int) -> bool:
         """Whether the data that one loss is made of belong together by the full batch as well."""

@@ -138,14 +138,10 @@ class TokenJudge:
                 by = count[next(iter(own))] / own[next(iter(own))]
                 if count == times(own, by):
                     return part.by * by, multiplied(part.powers, {scalar: 1}), True
-        if count.keys() <= {terms.one} and not self._counting(part.powers):
+        if count.keys() <= {terms.one} and not terms.found(part.powers, ("count",)):
             return part.by * count.get(terms.one, Fraction(0)), part.powers, True
         number, held = self._number(part), self.number(count)
         return (number * held, {}, False) if number is not None and held is not None else None
-
-    def _counting(self, powers: Powers) -> bool:
-        """Whether a count of labels is among some scalars."""
-        return bool(self.laws.terms.found(powers, ("count",)))
 
     def _one(self, part: TokenWeight, count: Combination) -> str:
         """The one weight of all tokens."""

@@ -249,10 +249,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.made[kind, 0] += 1
         return self.terms.make("unknown", (kind, self.mark, self.made[kind, 0]), (), shape)
 
-    def _shared_draw(self, call: Call, shape: Shape) -> Value:
-        """Random numbers of no sample: the n-th such draw of an operator is one leaf in both runs."""
-        return self._shared(f"random {call.name} {settings(call)}", shape)
-
     def _shared(self, kind: str, shape: Shape) -> Value:
         self.made[kind, 0] += 1
         return shared(self.terms.of(self.terms.make("draw", (kind, self.made[kind, 0], (None, None)), (), shape)))
@@ -525,7 +521,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
                 found.append(self._masks(call, like, [o.pop() for o in owners], shape))
             elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
-                found.append(self._shared_draw(call, shape))
+                found.append(self._shared(f"random {call.name} {settings(call)}", shape))
             else:
                 self.drawing = f" {call.name} {settings(call)}"
                 found.append(self.source(made, bounds(call)))

@@ -73,13 +73,11 @@ def snapped(x: float) -> Fraction:
         for reach, limit in NEAR[kind]:
             size = abs(exact)
             found = simplest(size * (1 - reach), size * (1 + reach))
-            if found.denominator <= limit or (kind == "float32" and _reciprocal(found)):
+            if found.denominator <= limit or (
+                kind == "float32" and found.numerator == 1 and found.denominator <= RECIPROCAL
+            ):
                 return found if exact > 0 else -found
     return exact
-
-
-def _reciprocal(x: Fraction) -> bool:
-    return x.numerator == 1 and x.denominator <= RECIPROCAL
 
 
 def _single(x: float) -> bool:
