@@ -12,6 +12,7 @@ from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome, Reach
+from gradproof.core.workspace import reference
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
@@ -45,78 +46,16 @@ PROFILES: Mapping[str, str] = {
     "release": "fresh GPU evidence is required as well",
 }
 
-GLOSSARY: Mapping[str, str] = {
-    "above": "A measured error that is larger than its proven bound. It refutes.",
-    "accumulation window": "The micro-batches whose gradients make one optimizer step.",
-    "assumption": "What a result takes for granted: bounds, stubs, domain, path, shape.",
-    "baseline": "An earlier report. Nothing may become weaker than it.",
-    "bound": "A limit of a bounded proof: so many micro-batches, so many elements. Each has a reason in the contract.",
-    "bundle": "A folder with evidence, contracts, sources and digests, for someone who trusts none of them.",
-    "cached": "Taken from stored evidence that is fresh; the check was not run again.",
-    "certificate": "Data that a small independent checker turns into a proof.",
-    "check": "One method applied to one subject with one set of bounds.",
-    "conformance": "Whether real kernels round as the proofs assume, measured operator by operator.",
-    "contract": "A YAML file that states obligations and how each must be discharged.",
-    "control": "A run that must fail (the empty subject, a seeded bug) or must be reached (a cover).",
-    "counterexample": "Inputs for which the claim is false, replayed on concrete numbers.",
-    "cover": "A case that a harness must be able to reach. An unreachable cover makes the check vacuous.",
-    "cpu, cuda, gpu": "Layers: falsification tests on real PyTorch kernels of that device.",
-    "crosshair": "A layer: CrossHair runs plain Python models on symbolic inputs.",
-    "domain": "What a result is about: whole tensors, events, the loop's own floats, or the inputs of a claim.",
-    "effect": "What an outcome does to the gate: DISCHARGED, BROKEN or OPEN.",
-    "effective batch": "Samples of one optimizer step: micro-batch x N x ranks.",
-    "equivalent mutant": (
-        "A seeded bug that does not change what the subject does. It shows nothing and does not count."
-    ),
-    "events": "The order of backward passes, clips, steps and zeroes of a run.",
-    "evidence": "The record of a run: outcome, inputs by content, environment, controls.",
-    "falsification test": "A property that Hypothesis tries on real PyTorch. It can refute; it never proves.",
-    "fresh, stale, absent, rejected": (
-        "Whether evidence or a document still speaks of the files as they are now, is there, and can be read."
-    ),
-    "gate": "The decision to let a release through: met, broken or open.",
-    "harness": "A function that gives a subject inputs and states the claims.",
-    "inputs of a run": "The files that it imported or read, by content, and the versions of its packages.",
-    "killed, survived": "A check refuted a seeded bug, or did not notice it.",
-    "layer": "Where an obligation is discharged: smt, crosshair, step, cpu, cuda.",
-    "ledger": "proofs/claims.yaml: claims of the field, each with the evidence that decides it.",
-    "lemma": "A proved statement that other proofs rest on, with its own evidence.",
-    "met, broken, open": "The verdict of a gate: all required is discharged; something is broken; or undecided.",
-    "micro-batch": "The samples of one backward pass.",
-    "mutant": "A seeded bug. A check that does not notice one of its mutants is WEAK.",
-    "N": "The number of micro-batches in a window (accum_steps).",
-    "obligation": "A statement that must hold, such as GA-INV-002.",
-    "outcome": "What a check established: HOLDS, REFUTED, VACUOUS, UNKNOWN, TIMEOUT, ERROR and others.",
-    "partial": "A run that did not decide everything that the gate requires.",
-    "passed, failed, skipped": "What a row of a report is to a CI system. Only DISCHARGED is passed.",
-    "path": "The decisions that a run took where they depend on data. See path condition.",
-    "path condition": "A decision of the program that depended on data. A proof speaks of runs that decide alike.",
-    "profile": "What a gate requires: ci or release.",
-    "reach": "How far a result goes: all inputs, up to stated bounds, or the inputs that were sampled.",
-    "rounding": "What the float operations of a step may lose, as a proven bound.",
-    "shape": "The sizes at which a step was recorded. A proof about a step speaks of one shape.",
-    "shard": "A part of the checks that one machine runs. `gradproof merge` puts the evidence together.",
-    "smt": "A layer: proofs by Z3 over executable Python models.",
-    "step": (
-        "A layer: the real PyTorch training step, recorded and proved operator by operator. Also: one call of"
-        " optimizer.step()."
-    ),
-    "stub": "A stand-in for an operation, such as rounding. It is a claim of its own, which is proved too.",
-    "subject": "The model or training step that a check judges.",
-    "tail": "A last window with fewer micro-batches than N.",
-    "turned, red": "With a bug seeded, the gate did not let the release through. That is what must happen.",
-    "ulp": "The distance between two neighbouring floating-point numbers.",
-    "unit roundoff": "The largest relative error of one rounding, half an ulp of 1.",
-    "unwinding": "How many turns of a loop a bounded proof follows. Here it is the bound micro_batches.",
-    "vacuity": "See vacuous.",
-    "vacuous": "True because no case was reached. Never green.",
-    "verdict": "What the evidence says of a contract: the gate is met, broken or open.",
-    "waived": "Excepted by a waiver that is in force.",
-    "waiver": "A named, dated exception of one obligation. It is printed everywhere.",
-    "witness": "Inputs that attain an error, which shows that a bound is not too large.",
-    "workspace": "A folder with proofs/, models/ and symbolic/.",
-}
-"""Words of outputs and docs, several with one meaning by commas. docs/glossary.md is this table."""
+GLOSSARY = "docs/glossary.md"
+"""A table of words of outputs and docs, several with one meaning by commas."""
+
+
+def glossary() -> dict[str, str]:
+    """The words and their meanings, from the page that comes with the reference workspace."""
+    root = reference()
+    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| ")]
+    return {words: meaning for words, meaning in rows if words != "word"}
 
 
 @click.command("explain")
@@ -167,7 +106,7 @@ def _word(word: str) -> Iterator[str]:
     for kind, table in (("a strategy", STRATEGIES), ("a gate profile", PROFILES)):
         if lower in table:
             yield f"{lower}, {kind}: {table[lower]}."
-    yield from (f"{words}: {meaning}" for words, meaning in GLOSSARY.items() if lower in words.lower().split(", "))
+    yield from (f"{words}: {meaning}" for words, meaning in glossary().items() if lower in words.lower().split(", "))
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.cli.explain import GLOSSARY
+from gradproof.cli.explain import glossary
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome
 from gradproof.core.schemas.evidence import Evidence
@@ -115,10 +115,13 @@ def hurried(evidence: Evidence) -> Evidence:
     return evidence.model_copy(update={"check": replace(evidence.check, time_limit=0.2)})
 
 
-def test_the_glossary_of_the_docs_is_that_of_explain() -> None:
+def test_explain_reads_the_glossary_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/glossary.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \|$", page, flags=re.MULTILINE)
-    assert dict(rows) == dict(GLOSSARY)
+    assert dict(rows) == glossary()
+    assert len(rows) > 60
+    assert gradproof("explain", "ulp") == 0
+    assert dict(rows)["ulp"] in capsys.readouterr().out
 
 
 PRINTED = re.compile(r"(?<![\w./-])[A-Z][A-Z_]{2,}(?![\w./-])")

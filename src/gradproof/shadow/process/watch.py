@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -89,7 +90,7 @@ class ScriptWatch:
             stack.enter_context(made(self.engine))
             stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
             stack.callback(self._following.close)
-            self.monitor.turned, self.monitor.details.starts = self.turned, self._awake
+            self.monitor.turned, self.monitor.details.starts = self.turned, partial(setattr, self.engine, "awake", True)
             if self.on:
                 self.run.recorded.add(0)
                 self._following.enter_context(recording(self.engine))
@@ -102,10 +103,6 @@ class ScriptWatch:
         self.left = self.on and error is None and self.monitor.holds_gradients()
         self.on = False
         self._stack.close()
-
-    def _awake(self) -> None:
-        """The engine follows from the first optimizer on."""
-        self.engine.awake = True
 
     def _passed(self) -> None:
         """A backward pass of a window that is not recorded is the last that is followed for now."""

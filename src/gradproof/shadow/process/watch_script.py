@@ -117,7 +117,8 @@ def run(script: Script) -> None:
 # -- A user's script, watched: `python FLAGS -P -m gradproof.shadow.process.watch_script JOBFILE`.
 def perform(job: Mapping[str, Any]) -> None:
     """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
-    script = script_from(job["script"])
+    data = job["script"]
+    script = Script(tuple(data["flags"]), data["name"], bool(data["module"]), tuple(data["arguments"]))
     own, result = os.getpid(), Path(job["result"])
     watcher = watcher_of(job)
     try:
@@ -126,11 +127,6 @@ def perform(job: Mapping[str, Any]) -> None:
     finally:
         if os.getpid() == own:
             write_json(result, {"verification": to_json(seen(watcher, script, job))})
-
-
-def script_from(data: Mapping[str, Any]) -> Script:
-    """A script from its JSON form."""
-    return Script(tuple(data["flags"]), data["name"], bool(data["module"]), tuple(data["arguments"]))
 
 
 def watcher_of(job: Mapping[str, Any]) -> Any:
