@@ -99,7 +99,9 @@ def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None
         for at, result in enumerate(best.results):
             there = found.get(result.obligation, result)
             if result.outcome is Outcome.HOLDS and there.outcome is not Outcome.HOLDS and there.applies:
-                best.results[at] = replace(there, reason=f"with --seed {request.seed + by}: {there.reason}")
+                reason = f"with --seed {request.seed + by}: {there.reason}"
+                ended = Outcome.UNKNOWN if there.outcome is Outcome.ERROR else there.outcome
+                best.results[at] = replace(there, outcome=ended, reason=reason)
 
 
 def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> bool:

@@ -103,8 +103,9 @@ class Judge:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
         if loss.outcome is not Outcome.HOLDS or equal.outcome is Outcome.HOLDS:
             return loss
-        if equal.outcome is Outcome.REFUTED and self.unequal is None:
-            return self._result(loss.obligation, Outcome.UNKNOWN, f"the full batch is wrong as well: {equal.reason}")
+        if loss.domain == "floats" or (equal.outcome is Outcome.REFUTED and self.unequal is None):
+            reason = f"both runs report the same, and the full batch may be wrong as well: {equal.reason}"
+            return self._result(loss.obligation, Outcome.UNKNOWN, reason)
         if not self.laws.integers and self.laws.by_chance(self.run.micro_batches) is None:
             return loss
         return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")

@@ -83,7 +83,8 @@ def shared(judge: Judge, results: list[Result]) -> list[Result]:
     """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
     broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
     for result in results if broken and max(judge.windows, default=0) >= 1 else ():
-        if result.obligation == EQ and result.outcome is Outcome.HOLDS:
+        rests = result.obligation == EQ or (result.obligation == LOSS and result.domain == "floats")
+        if rests and result.outcome is Outcome.HOLDS:
             reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
             result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
             result.location = broken[0].location
