@@ -92,15 +92,14 @@ def tutorial(folder: Path, given: Mapping[str, str], wheel: Path) -> Iterator[st
 
 
 def scripts(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
-    """Somebody's script: right, refuted without its division, not decided where it has numbers of its own."""
+    """Somebody's script: right, refuted without its division; not proved where it has numbers of its own."""
     text = SCRIPT.read_text(encoding="utf-8")
     if text.count(DIVIDED) != 1:
         yield f"{DIVIDED!r} does not stand once in {SCRIPT.name}"
     for name, code, loop in (("right", 0, text), ("wrong", 1, text.replace(DIVIDED, "loss"))):
-        (folder / f"{name}.py").write_text(loop, encoding="utf-8")
+        (folder / f"{name}.py").write_text(loop + OWN, encoding="utf-8")
         yield from ends(folder, given, code, "gradproof", "check", f"{name}.py:train")
-    (folder / "alone.py").write_text(text.replace(DIVIDED, "loss") + OWN, encoding="utf-8")
-    yield from ends(folder, given, 4, "gradproof", "check", "alone.py:alone")
+        yield from ends(folder, given, code or 4, "gradproof", "check", f"{name}.py:alone")
 
 
 def main() -> int:
