@@ -67,15 +67,16 @@ def command(options: Options, id_: str) -> int:
     lines = [*_word(id_)]
     if not lines:
         from gradproof.session import Session
-        from gradproof.shadow.result import OBLIGATIONS
 
         session = Session(options)
         readers = (_obligation, _check, _mutant, _gate)  # ids of the workspace, whatever their case
         lines = [line for read in readers for line in read(session, id_.casefold())]
-        if not lines and (known := id_.upper()) in OBLIGATIONS:  # in no contract of the workspace
-            lines = [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]
         if not lines:
-            raise _unknown(id_, session)
+            from gradproof.shadow.result import OBLIGATIONS
+
+            if (known := id_.upper()) not in OBLIGATIONS:
+                raise _unknown(id_, session)
+            lines = [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of it
     click.echo("\n".join(lines))
     return 0
 
