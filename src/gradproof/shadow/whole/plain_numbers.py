@@ -65,7 +65,8 @@ class Carries:
     def left(self) -> None:
         """Python makes a plain number of it, which no one follows."""
         facts, terms = self.engine.facts, self.engine.terms
-        facts.free = True
+        own = {terms.operators[terms.bare(term)[0]] for term in self.value}
+        facts.free |= not own <= {"state", "one"}  # an optimizer's count of its steps is the same at other numbers
         facts.counted |= isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
 
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
