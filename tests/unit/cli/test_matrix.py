@@ -30,7 +30,7 @@ if command == "gate":
     sys.exit(4)
 if command == "check":
     wrong = words[0].startswith("wrong") and broken != "check is always green"
-    sys.exit(4 if words[0].startswith("alone") else int(wrong))
+    sys.exit(int(wrong) or (4 if words[0].endswith(":alone") else 0))
 if command == "watch":
     right = words[-1] == "right.py"
     said = "HOLDS" if right or broken == "watch is always green" else "REFUTED"
