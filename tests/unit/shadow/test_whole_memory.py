@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradproof.shadow.whole.memory import Meetings, Memory
+from gradproof.shadow.whole.memory import Meetings, Memory, weakly
 from gradproof.shadow.whole.values import SHARED, Moves, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
@@ -120,3 +120,11 @@ def test_rows_of_another_window_are_the_same_samples_while_they_hold_the_same() 
     buffer.copy_(torch.randn(4, 3))
     met.data(buffer, cut_up(x, buffer.clone(), 0, 2, 2, False), 1, 1, "there")
     assert met.reused is None
+
+
+def test_batches_that_were_met_are_freed() -> None:
+    met, x, batch = Meetings(), Traced(), torch.randn(4, 3)
+    met.data(batch, cut_up(x, batch.clone(), 0, 2, 1, False), 0, 0, "here")
+    storage = weakly(batch.untyped_storage())
+    del batch
+    assert storage.expired()

@@ -45,7 +45,7 @@ DROPOUTS = frozenset(
 )  # fmt: skip
 """Random operators whose result is no data of the user's."""
 
-BY_LENGTHS = {"aten._pack_padded_sequence.default": 1, "aten._pad_packed_sequence.default": 1}
+BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
 """Operators whose results have shapes by the numbers of an argument, which no tag says."""
 
 GEOMETRY = frozenset(
@@ -140,7 +140,7 @@ def _composite(func: Any, space: str) -> bool:
 
 def choosing(func: Any, args: Any) -> list[torch.Tensor]:
     """The tensors whose numbers decide what shape the result of an operator has."""
-    by = BY_LENGTHS.get(str(func))
+    by = BY_LENGTHS.get(func)
     if by is not None:
         return tensors_in(args[by])
     if torch.Tag.dynamic_output_shape not in func.tags:

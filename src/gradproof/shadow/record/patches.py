@@ -120,7 +120,7 @@ class Patches:
             if before is not None and before[1] == len(names):
                 locations = before[2]
             else:
-                locations = tuple(name for name, held in list(names.items()) if id(held) in ids)
+                locations = () if ids.isdisjoint(map(id, list(names.values()))) else _locations(names, ids)
                 file = getattr(module, "__file__", None)
                 if isinstance(file, str) and owner(file) in (LIBRARY, TORCH):
                     scanned[id(names)] = (names, len(names), locations)
@@ -137,6 +137,10 @@ A function and its wrappers have one label, for they stand in the same places.
 
 def _label(function: Any) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
+
+
+def _locations(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
+    return tuple(name for name, held in list(names.items()) if id(held) in ids)
 
 
 CLIPS = (

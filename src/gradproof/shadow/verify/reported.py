@@ -95,10 +95,8 @@ class Reported:
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
         assert isinstance(self.full.engine, Real)
-        sizes, totals = (
-            [size // self.run.micro_batch_size for size in self.sizes],
-            LossTotals(self.terms, self.ours, self.full),
-        )
+        sizes = [size // self.run.micro_batch_size for size in self.sizes]
+        totals = LossTotals(self.terms, self.ours, self.full)
         losses, known = self.full.engine.numbers.losses, self.full.engine.laws.numbers
         by = [[known.get(scalar, 1.0) for scalar in totals.afterwards(at)] for at in range(len(losses))]
         means = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]

@@ -47,11 +47,12 @@ class Fake(Called):  # type: ignore[no-untyped-call]
 
     def _computes(self, spec: Spec, given: list[torch.Tensor], out: Any) -> bool:
         """Whether an operator computes with parameters alone, outside of autograd, steps and backward passes."""
-        weights = {one.untyped_storage()._cdata for one in self.declared.values()}
-        if not any(one.untyped_storage()._cdata in weights for one in given) or self.stepping or initialising():
+        if self.stepping or torch._C._current_graph_task_id() != -1 or spec.short in HANDED_ON:
             return False
-        graded = torch.is_grad_enabled() and any(one.requires_grad for one in given)
-        if graded or spec.short in HANDED_ON or torch._C._current_graph_task_id() != -1:
+        if (torch.is_grad_enabled() and any(one.requires_grad for one in given)) or initialising():
+            return False
+        weights = {one.untyped_storage()._cdata for one in self.declared.values()}
+        if not any(one.untyped_storage()._cdata in weights for one in given):
             return False
         values = [self.value(one) for one in tensors_in(out) if one.numel() > 1]
         return any(self.terms.owners[term] == NOBODY for value in values for part in value.parts for term in part)

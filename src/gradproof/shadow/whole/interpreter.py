@@ -73,11 +73,13 @@ def snapped(x: float) -> Fraction:
         for reach, limit in NEAR[kind]:
             size = abs(exact)
             found = simplest(size * (1 - reach), size * (1 + reach))
-            if found.denominator <= limit or (
-                kind == "float32" and found.numerator == 1 and found.denominator <= RECIPROCAL
-            ):
+            if found.denominator <= limit or (kind == "float32" and _reciprocal(found)):
                 return found if exact > 0 else -found
     return exact
+
+
+def _reciprocal(x: Fraction) -> bool:
+    return x.numerator == 1 and x.denominator <= RECIPROCAL
 
 
 def _single(x: float) -> bool:
@@ -337,16 +339,17 @@ class Interpreter(Moves):
         self, law: Law, call: Call, attributes: tuple[Any, ...], ins: Sequence[str], outs: Sequence[str]
     ) -> list[Value] | None:
         """The operator on the rows that masks chose of each sample; None where there are none that are mapped."""
-        values = [self.whole(v, s) for v, s in zip(call.values, call.shapes, strict=True)]
-        laid = [(self.chosen(value), text) for value, text in zip(values, ins, strict=True)]
+        laid = [(self.chosen(v.parts[0]), text) for v, text in zip(call.values, ins, strict=True) if v.shared]
         found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
         ((letter, given),) = found if len(found) == 1 else {("", ())}
         if not letter.islower():
             return None
         rows, kids = list(given), list[list[tuple[Combination, Shape]]]()
-        for value, shape, text in zip(values, call.shapes, ins, strict=True):
-            axis = text.find(letter)
-            parts = [value] * len(rows) if axis < 0 else self.choices(value, shape, axis, rows)
+        for location, (value, shape, text) in enumerate(zip(call.values, call.shapes, ins, strict=True)):
+            if not value.shared:
+                call.coupled.append(location)
+            held, axis = self.whole(value, shape), text.find(letter)
+            parts = [held] * len(rows) if axis < 0 else self.choices(held, shape, axis, rows)
             sizes = [shape if axis < 0 else shape_with(shape, axis, count) for count in rows]
             kids.append(list(zip(parts, sizes, strict=True)))
         made = []

@@ -181,9 +181,7 @@ class LoopEvents:
         met = self.first is NOWHERE and any(value.shared and self._trained(value) for value in values.values())
         if met and any(not value.shared for value in values.values()):
             self.first = self.engine.location()
-        scaled = any(
-            t.numel() == 1 and self._trained(values.get(id(t))) for t in given if not any(t is one for one in written)
-        )
+        scaled = any(t.numel() == 1 and self._trained(values.get(id(t))) for t in given if not _in(t, written))
         for tensor in written or tensors_in(out):
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self._made(base, tensor, given)
@@ -260,6 +258,10 @@ class LoopEvents:
 def shown(location: Location) -> str:
     """A line, with the file's name alone."""
     return "" if location == NOWHERE or not location.file else f"{Path(location.file).name}:{location.line}"
+
+
+def _in(tensor: torch.Tensor, among: list[torch.Tensor]) -> bool:
+    return any(tensor is one for one in among)
 
 
 def _among(tensor: torch.Tensor, known: dict[int, Any]) -> bool:

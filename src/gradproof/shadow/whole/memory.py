@@ -341,7 +341,7 @@ class Meetings:
         self.again = False
         self.by_chance: Any = None
         self.reused: Any = None
-        self._rows: dict[int, list[tuple[torch.Tensor, set[int], torch.Tensor | None, int]]] = {}
+        self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, int]]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int]] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
         self._fresh: set[tuple[int, int]] = set()
@@ -375,12 +375,17 @@ class Meetings:
 
     def _met_rows(self, tensor: torch.Tensor, axis: int, window: int, location: Any) -> None:
         """Rows of samples: whether another window had some that begin where these do, and still hold what they held."""
-        start, shape, stride = geometry_of(tensor)
+        start, shape, stride = geometry = geometry_of(tensor)
         rows = set(range(start, start + shape[axis] * (stride[axis] or 1), stride[axis] or 1))
-        before = self._rows.setdefault(tensor.untyped_storage()._cdata, [])
-        if any(other != window and own & rows and same(held, checksum(one)) for one, own, held, other in before):
-            self.reused = location
-        before.append((tensor.detach(), rows, checksum(tensor), window))
+        storage = tensor.untyped_storage()
+        key = (storage._cdata, tensor.dtype)
+        before = [one for one in self._rows.get(key, []) if not one[0].expired()]
+        for _, (at, size, by), own, held, other in before:
+            if other != window and own & rows:
+                with torch.no_grad(), _disable_current_modes():
+                    if same(held, checksum(tensor.detach().as_strided(size, by, at))):
+                        self.reused = location
+        self._rows[key] = [*before, (weakly(storage), geometry, rows, checksum(tensor), window)]
 
     def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
         """A line met a tensor that holds one number everywhere."""

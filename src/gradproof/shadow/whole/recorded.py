@@ -120,9 +120,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
-        if (
-            self.inside and user_location() != self.calls[-1] and not recomputing()
-        ):  # in a hook, or a function of its own
+        if self.inside and self._from_a_hook():
             self.hooked = self.hooked or user_location()
             self.own.hook(base)
             if self._writes_a_gradient(spec, args, kwargs):
@@ -174,6 +172,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _gradients(self) -> list[torch.Tensor]:
         held = (p.grad for p in {id(p): p for p in self.kept}.values() if p.is_leaf)
         return [grad for grad in held if grad is not None and plain(grad)]
+
+    def _from_a_hook(self) -> bool:
+        """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
+        return user_location() != self.calls[-1] and not recomputing()
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""

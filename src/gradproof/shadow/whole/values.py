@@ -306,7 +306,7 @@ class Algebra:
             return self.beneath(term, lambda inner: self.reshaped(inner, shape))
         if terms.shapes[term] is None or terms.shapes[term] == shape:
             return term
-        laid = self.chosen({term: UNIT})
+        laid = self.chosen({term: UNIT}) if terms.operators[term] == "chosen" else None
         if laid is not None and shape[: laid[0] + 1] == (terms.shapes[term] or ())[: laid[0] + 1]:
             axis, rows = laid
             sizes = [shape_with(shape, axis, count) for count in rows]
@@ -361,7 +361,8 @@ class Algebra:
         if terms.operators[term] == "permute":
             inner = terms.attributes[term]
             return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
-        if (laid := self.chosen({term: UNIT})) is not None:
+        laid = self.chosen({term: UNIT}) if terms.operators[term] == "chosen" else None
+        if laid is not None:
             kids, axis = [self.permuted(kid, order) for kid in terms.kids[term]], list(order).index(laid[0])
             return self.beside(kids, axis, tuple(shape[axis] for axis in order))
         made, long = tuple(shape[axis] for axis in order), [axis for axis in order if shape[axis] != 1]
