@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -99,6 +100,12 @@ class Experts(nn.Module):
         return (weights.unsqueeze(-1) * torch.stack([expert(rows) for expert in self.experts], -2)).sum(-2)
 
 
+def normed() -> nn.Module:
+    """Norms of the data themselves, which ask for no gradient."""
+    last = nn.Sequential(nn.Flatten(), nn.RMSNorm(192), nn.Linear(192, WORDS))
+    return nn.Sequential(nn.LayerNorm(8), nn.GroupNorm(1, 3), *last)
+
+
 def words(run: Run) -> tuple[Tensor, Tensor]:
     """Token ids and labels."""
     return torch.randint(WORDS, (run.samples, LENGTH)), torch.randint(WORDS, (run.samples, LENGTH))
@@ -127,6 +134,7 @@ FAMILIES: dict[str, Family] = {
     "vision transformer": (Vision, pictures, F.cross_entropy),
     "encoder and decoder": (Translation, words, scored),
     "interpolation": (Diffusion, pixels, F.mse_loss),
+    "norms of data": (normed, pictures, F.cross_entropy),
     "top-k experts": (Experts, words, scored),
 }
 
@@ -238,6 +246,19 @@ def test_a_transposition_in_place_moves_the_parts() -> None:
                 optimizer.zero_grad()
 
     assert check_whole(train, "step", Request()).result("GA-EQ-001").outcome is Outcome.HOLDS
+
+
+def test_a_sum_of_many_sums_within_each_other_is_reshaped() -> None:
+    """The residual stream of a deep model: each named sum is a summand of the next."""
+    x = Traced()
+    leaves = [x.terms.make("parameter", (at,), (), (2, 6)) for at in range(4000)]
+    term = leaves[0]
+    for leaf in leaves[1:]:
+        term = x.terms.named({term: Fraction(1), leaf: Fraction(2)}, (2, 6))
+    made = x.reshaped(term, (3, 4))
+    (first, by), (last, twice) = x.terms.parts_of(made).items()
+    assert (x.terms.operators[first], by, twice) == ("combination", 1, 2)
+    assert (last, x.terms.shapes[made]) == (x.reshaped(leaves[-1], (3, 4)), (3, 4))
 
 
 def test_samples_that_meet_in_a_recurrence_end_in_time() -> None:

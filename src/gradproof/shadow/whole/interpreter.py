@@ -241,7 +241,7 @@ class Interpreter(Moves):
         made = []
         for at, letters in enumerate(outs):
             whole = call.out_shape(at)
-            axis = letters.find(letter)
+            axis = -1 if call.out[at] is None else letters.find(letter)
             small = whole if axis < 0 else shape_with(whole, axis, whole[axis] // count)
             rows = [[kid[i] for kid in kids] for i in range(count)]
             if axis < 0:

@@ -72,6 +72,7 @@ class Algebra:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        self.sums: dict[tuple[int, Shape], int] = {}
 
     def gathered(self, combination: Combination) -> Combination:
         """A value of all samples that a tensor has, which are one."""
@@ -319,9 +320,22 @@ class Algebra:
             if old[len(old) - len(inner) :] == inner == shape[max(len(shape) - len(inner), 0) :]:
                 return self.broadcast(terms.kids[term][0], shape)
         if terms.operators[term] == "combination":
-            parts = self.fitted(terms.parts_of(term), terms.shapes[term] or ())
-            return terms.named(mapped(parts, lambda part: self.reshaped(part, shape)), shape)
+            return self._reshaped_sum(term, shape)
         return terms.make("reshape", (), (term,), shape)
+
+    def _reshaped_sum(self, term: int, shape: Shape) -> int:
+        """A named sum in another shape. Sums within it come first, for those of a deep model lie within each other."""
+        terms, made, stack = self.terms, self.sums, [term]
+        while (term, shape) not in made:
+            one = stack[-1]
+            parts = self.fitted(terms.parts_of(one), terms.shapes[one] or ())
+            inner = [terms.bare(part)[0] for part in parts]
+            sums = [kid for kid in inner if terms.operators[kid] == "combination" and terms.shapes[kid] != shape]
+            missing = [kid for kid in sums if (kid, shape) not in made]
+            stack += missing
+            if not missing:
+                made[stack.pop(), shape] = terms.named(mapped(parts, lambda part: self.reshaped(part, shape)), shape)
+        return made[term, shape]
 
     def distributed(self, combination: Combination) -> Combination:
         """The same, with the summands of each named sum, also of one that was moved as a whole."""
