@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -46,6 +48,12 @@ TAKEN: dict[str, Divided] = {
     "a complex number": lambda loss, n: loss / (n.item() + 0j).real,
     "a shape": lambda loss, n: loss / len(torch.ones(n.item())),
     "a split": lambda loss, n: loss / len(torch.tensor_split(torch.zeros(100), n.view(1))[0]),
+    "a range": lambda loss, n: loss / len(range(n.item())),
+    "text of C": lambda loss, n: loss / float("%d" % n.item()),  # noqa: UP031
+    "a sum of floats": lambda loss, n: loss / math.fsum([n.double().item()]),
+    "packed bytes": lambda loss, n: loss / struct.unpack("q", struct.pack("q", n.item()))[0],
+    "a repeated list": lambda loss, n: loss / len([0] * n.item()),
+    "an array of NumPy": lambda loss, n: loss / int(np.array([n.item()])[0]),
     "lengths": lambda loss, n: loss / len(torch._VF._pack_padded_sequence(torch.zeros(1, 100), n.view(1), True)[0]),
 }
 PROVED = ("a tensor", "an item", "a copy")
@@ -71,3 +79,27 @@ def test_a_mean_of_token_means_is_not_proved(name: str) -> None:
 
     assert outcome(False) is not Outcome.HOLDS
     assert outcome(True) is Outcome.HOLDS or name not in PROVED
+
+
+def test_a_count_that_is_only_printed_keeps_the_proof() -> None:
+    def train(run: Run) -> None:
+        job = WHOLE_TOKENS.start(run)
+        for window in job.windows():
+            for x, y in window:
+                count = (y != IGNORED).sum().item()
+                print(f"{count} tokens", count)
+                (F.cross_entropy(job.model(x).flatten(0, 1), y.flatten()) / len(window)).backward()
+            job.apply()
+
+    assert check_whole(train, "step", Request()).result("GA-EQ-001").outcome is Outcome.HOLDS
+
+
+def test_the_line_that_took_a_count_is_named() -> None:
+    def train(run: Run) -> None:
+        step(run, TAKEN["a range"], False)
+
+    found = check_whole(train, "step", Request()).result("GA-EQ-001")
+    assert (found.outcome, found.location and found.location.line) == (
+        Outcome.UNKNOWN,
+        TAKEN["a range"].__code__.co_firstlineno,
+    )

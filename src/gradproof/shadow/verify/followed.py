@@ -73,6 +73,7 @@ class Followed:
         read = {} if reading is None else reading.plain
         for one in inside(returned):
             if isinstance(one, Carries):
+                one.used = True
                 self._reported(one.value, _plain(one), one.location)
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
@@ -134,6 +135,7 @@ def with_numbers(
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
     with eager, engine, reading, watched(engine), seen(engine.events), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
+    reading.end()
     found.error = exchange.group.end(found.error)
     if found.error and not found.unsupported and exchange.group.size == 1:
         found.alone = _ends_well(step, run)

@@ -199,7 +199,8 @@ class Judge:
             return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.facts.lines), ours[0].location))
         if found is None and (self.ours.facts.counted or self.laws.integers) and not self.totals.counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
-            return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
+            help = "keep counts in tensors, or in Python's own arithmetic; print them by f-strings"
+            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.counted or ours[0].location, help=help)
         drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
         if found is None and (self.ours.facts.again | self.full.facts.again) & self.terms.reached(drawn):
             reason = "a generator draws the same numbers again, and the full batch draws others"

@@ -118,8 +118,8 @@ class Kept:
 class RunFacts:
     """What one run showed.
 
-    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole
-    numbers of a tensor became plain numbers of Python. `gated`: numbers of gradients became plain. `free`: Python
+    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: where whole
+    numbers of a tensor first became plain numbers of Python. `gated`: numbers of gradients became plain. `free`: Python
     read numbers that may lead elsewhere at other data. `narrowed`: the lines of `narrow`, with the step and the
     backward passes before. `lines`: those of the backward passes. `scaled`: the scalars by which the function
     itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a
@@ -138,7 +138,7 @@ class RunFacts:
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)
     operators: int = 0
-    counted: bool = False
+    counted: Location | None = None
     free: bool = False
     gated: bool = False
     lines: list[Location] = field(default_factory=list)

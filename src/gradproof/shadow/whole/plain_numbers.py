@@ -57,17 +57,28 @@ class Carries:
     engine: Engine
     value: Combination
     location: Location
+    used = False
+    """Whether it was seen what Python did with it. Code in C takes the number, as in `range(n)`, and asks nothing."""
 
     def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
         """The number that Python makes, and what it is made of."""
+        self.used = True
         return known(self.engine, value, number())
 
     def left(self) -> None:
         """Python makes a plain number of it, which no one follows."""
+        self.used = True
         facts, terms = self.engine.facts, self.engine.terms
         own = {terms.operators[terms.bare(term)[0]] for term in self.value}
         facts.free |= not own <= {"state", "one"}  # an optimizer's count of its steps is the same at other numbers
-        facts.counted |= isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
+        if self.counts:
+            facts.counted = facts.counted or self.location
+
+    @property
+    def counts(self) -> bool:
+        """Whether it may be a count of labels."""
+        terms = self.engine.terms
+        return isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
 
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
         """Arithmetic that is not followed: Python goes on with plain numbers; a tensor is asked itself."""
@@ -79,6 +90,7 @@ class Carries:
     def _other(self, other: Any) -> Combination | None:
         """What the other number of an operation is made of; None for what is no number."""
         if isinstance(other, Carries):
+            other.used = True
             return other.value
         if not isinstance(other, PLAIN) or isinstance(other, bool):
             return None
@@ -89,6 +101,14 @@ class Carries:
         plain = bare(self)
         self.left()
         return type(plain), (plain,)
+
+    def __format__(self, spec: str) -> str:
+        self.used = True
+        return format(bare(self), spec)
+
+    def __repr__(self) -> str:
+        self.used = True
+        return repr(bare(self))
 
     def __copy__(self) -> Any:
         return self
@@ -319,6 +339,13 @@ class Reading(TorchFunctionMode):
         super().__init__()
         self.engine = engine
         self.plain: dict[int, tuple[float, Combination]] = {}
+        self.counts: list[Carries] = []
+
+    def end(self) -> None:
+        """The function has ended: a count of which nobody saw the use became a plain number."""
+        for number in self.counts:
+            if not number.used:
+                number.left()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -356,6 +383,7 @@ class Reading(TorchFunctionMode):
         """A tensor of one number is made of what the number is made of."""
         given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
         if len(given) == 1 and (made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))):
+            given[0].used = True
             self.engine.memory.write(made, shared(given[0].value))
         else:
             for number in carried((args, kwargs)):
@@ -386,6 +414,7 @@ class Reading(TorchFunctionMode):
         if func is torch.Tensor.item:
             facts.counted, facts.free = before
             made = known(self.engine, value, number)
+            self.counts += [made] if made.counts else []
             made.location = (self.engine.line(tensor) if made.location.via else None) or made.location
             return made
         self.plain[id(number)] = (number, value)
@@ -406,6 +435,7 @@ class Reading(TorchFunctionMode):
         if not isinstance(arg, Carries):
             return arg
         kind = torch.int64 if isinstance(arg, int) else torch.float64 if wide else torch.get_default_dtype()
+        arg.used = True
         with torch.no_grad(), _disable_current_modes():
             made = torch.tensor(bare(arg), dtype=kind)
         self.engine.memory.write(made, shared(arg.value))

@@ -364,7 +364,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = not tensor.is_floating_point() or counting(self.terms, value)
         whole = counts and tensor.dtype is not torch.bool
-        self.facts.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
+        if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
+            self.facts.counted = self.facts.counted or self.location()
 
     def _of_gradients(self, value: Combination) -> bool:
         """Whether a number is made of parameters after a backward pass of the window, and is no loss."""
