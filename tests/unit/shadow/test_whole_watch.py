@@ -72,3 +72,11 @@ def test_masks_that_are_full_in_the_recorded_windows_are_data(how: str, holds: b
 def test_numbers_by_the_place_in_a_micro_batch_are_no_data(how: str, holds: bool, tmp_path: Path) -> None:
     found = watched("", tmp_path, str(IDIOMS.with_name("watched_places.py")), how)["GA-EQ-001"]
     assert found["outcome"] == ("HOLDS" if holds else "UNKNOWN"), found
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_data_from_which_nothing_with_a_gradient_is_made_are_no_samples(dropped: bool, tmp_path: Path) -> None:
+    script = str(IDIOMS.with_name("watched_starts.py"))
+    found = watched("", tmp_path, script, *["dropped"] * dropped)["GA-DATA-001"]
+    assert found["outcome"] == ("UNKNOWN" if dropped else "HOLDS"), found
+    assert not dropped or "is in no gradient" in found["reason"]

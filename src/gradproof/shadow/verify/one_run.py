@@ -565,9 +565,9 @@ class OneRun:
                 reason = f"samples of an earlier window are in the gradients of window {window.shown}"
                 return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
             seen |= window.samples
-        last = max(seen) // MICRO
+        last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
-            if sample not in seen and sample // MICRO <= last:
+            if sample not in seen and sample in trained and sample // MICRO <= last:
                 reason = f"{self.sample(sample)} is in no gradient"
                 return self._result(name, Outcome.UNKNOWN, reason, location)
         return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")

@@ -66,6 +66,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.arrived: set[int] = set()
         self.of_gradients: dict[int, bool] = {}
         self.used: dict[int, Location] = {}
+        self.joined: set[int] = set()  # what an operator took beside a tensor that requires gradients
         self.depth, self.thread = 0, get_ident()
         self.fetch, self.begun, self.ran = 0, False, False
         self.rows: dict[int, int | None] = {}
@@ -132,7 +133,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments. The engine's own failure ends the following, and not the script."""
         try:
-            return super().before(spec, args, kwargs)
+            found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
+            if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+                plain = (found[id(t)] for t in tensors if not t.requires_grad)
+                self.joined.update(term for value in plain for part in value.parts for term in part)
+            return found
         except Exception as error:
             self._failed(error)
             return {}
