@@ -40,7 +40,7 @@ REASONS: Mapping[str, str] = {
          "_masked_softmax", "_masked_softmax_backward", "_prelu_kernel_backward", "addbmm", "addr", "aminmax",
          "channel_shuffle", "col2im", "diag_embed", "diagonal_backward", "im2col", "index_add", "index_copy",
          "index_fill", "kthvalue", "masked_scatter", "masked_scatter_backward", "multi_margin_loss",
-         "multi_margin_loss_backward", "nansum", "put", "repeat", "scatter_reduce", "take", "trace",
+         "multi_margin_loss_backward", "nansum", "put", "scatter_reduce", "take", "trace",
          "unfold_backward", "vdot"], RARE,
     ),
 }  # fmt: skip

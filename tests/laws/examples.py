@@ -25,6 +25,7 @@ MOVED = [
     moved("transpose", Example(T((4, 3, 2)), 0, 1), Example(T((4, 3, 2)), -1, 0)),
     moved("permute", Example(T((4, 3, 2)), [2, 0, 1]), Example(T((4, 3, 2)), [-1, 1, 0])),
     moved("expand", Example(T((4, 1)), [4, 3]), Example(T((4, 1)), [2, 4, 3]), Example(T((3,)), [2, 3])),
+    moved("repeat", Example(T((4, 1)), [1, 3]), Example(T((1, 3)), [4, 2, 1]), Example(T((4, 3)), [2, 1])),
     moved("slice", Example(T((4, 6)), 1, 1, 5, 2), Example(T((4, 6)), 0, 1, 3), Example(T((6, 2)), 0, -3, 9)),
     moved("narrow", Example(T((4, 6)), 1, 2, 3), Example(T((4, 6)), 0, 2, 2)),
     moved("select", Example(T((4, 6)), 0, 2), Example(T((4, 6)), 1, -1), Example(T((4, 2, 3)), -2, 1)),

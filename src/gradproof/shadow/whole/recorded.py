@@ -305,7 +305,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if plain is not None and (tensor.is_floating_point() or given):
+        alone = tensor.untyped_storage().nbytes() == tensor.element_size()
+        made = alone and self.depth > 0  # by a forward pass, of a number of Python's
+        if plain is not None and not made and (tensor.is_floating_point() or given):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 

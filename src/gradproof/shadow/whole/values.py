@@ -410,12 +410,27 @@ class Moves(Algebra):
             value = shared(value.parts[0])
         if value.shared or axis is None:
             whole = self.terms.opened(self.fitted(self.whole(value, old), old))
-            return shared(mapped(whole, lambda term: self.reshaped(term, new)))
+            made = mapped(whole, lambda term: self.reshaped(term, new))
+            return (self._blocks(whole, old, new) if value.shared and self._lost(made) else None) or shared(made)
         rows = new[axis] // len(value.parts)
         size = (*new[:axis], rows, *new[axis + 1 :])
         before = part_shape(value, old)
         parts = [mapped(self.fitted(p, before), lambda term: self.reshaped(term, size)) for p in value.parts]
         return Value(tuple(parts), axis, rows, turns)
+
+    def _lost(self, made: Combination) -> bool:
+        """Whether a reshape was left as it is, beneath which rows may repeat."""
+        return any(self.terms.operators[self.terms.bare(term)[0]] == "reshape" for term in made)
+
+    def _blocks(self, whole: Combination, old: Shape, new: Shape) -> Value | None:
+        """What repeats along an axis that becomes a part of the first, as queries that all samples have: parts alike."""
+        for axis, count in enumerate(old[:2]):
+            before = prod(old[:axis])
+            if count > 1 and new and new[0] != old[0] and new[0] % (before * count) == 0 and self.repeats(whole, axis):
+                size = (new[0] // count, *new[1:])
+                part = mapped(self.piece(whole, axis, 0, 1), lambda term: self.reshaped(term, size))
+                return Value((self.terms.factored(part, size),) * count, 0, size[0], before)
+        return None
 
     def permute(self, value: Value, shape: Shape, order: Sequence[int]) -> Value:
         """The axes in another order; all of them are given, not negative."""

@@ -326,8 +326,8 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
     "clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "_conj", "resolve_conj", "detach_copy"
 )
 def same(x: Interpreter, call: Call) -> list[Value] | None:
-    """The same numbers."""
-    return [call.values[0]]
+    """The same numbers; a plain number of Python's, as in the conjugate of `1j`, has no value."""
+    return call.values[:1] or None
 
 
 @rule("_to_copy", "to", "copy", "type_as")
@@ -448,6 +448,20 @@ def expand(x: Interpreter, call: Call) -> list[Value] | None:
     return [x.expand(call.values[0], call.shapes[0], call.out_shape())]
 
 
+@rule("repeat")
+def repeated(x: Interpreter, call: Call) -> list[Value] | None:
+    """A tensor again and again: a broadcast of axes of one row; along the first axis, parts that are alike."""
+    value, out, turns = call.values[0], call.out_shape(), call.argument(1, "repeats")
+    more = len(out) - len(call.shapes[0])
+    size = (*(1,) * more, *call.shapes[0])
+    value = x.reshape(value, call.shapes[0], size, None if value.shared else value.axis + more)
+    if all(turn == 1 or rows == 1 for turn, rows in zip(turns, size, strict=True)):
+        return [x.expand(value, size, out)]
+    if not value.shared or any(turn != 1 for turn in turns[1:]) or not out[0]:
+        return None
+    return [x.along(0, size[0], [x.fitted(value.parts[0], size)] * turns[0], out)]
+
+
 @rule("slice", "narrow")
 def cut(x: Interpreter, call: Call) -> list[Value] | None:
     """Rows of an axis."""
@@ -513,26 +527,6 @@ def put_at(x: Interpreter, call: Call) -> list[Value] | None:
     axis = call.args[1] % max(len(call.shapes[0]), 1)
     part = call.some(1, 2, attributes=(axis, call.shapes[0][axis:][:1]))
     return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
-
-
-@rule("native_batch_norm", "_native_batch_norm_legit_no_training")
-def frozen_norm(x: Interpreter, call: Call) -> list[Value] | None:
-    """A batch norm with running statistics: each sample apart. In training the samples are coupled."""
-    if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
-        return None
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
-    return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
-
-
-@rule("native_batch_norm_backward")
-def frozen_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
-    """Its gradient: of the input apart, of the weights a sum."""
-    if call.args[7]:
-        return None
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    statistics = ["Z" * len(s) for s in call.shapes[2:]]
-    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
 
 
 @rule("embedding_dense_backward")

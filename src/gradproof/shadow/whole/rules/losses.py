@@ -1,4 +1,4 @@
-"""Losses: sums and means of elements, and what a mean is divided by."""
+"""Losses: sums and means of elements, and what a mean is divided by. Batch norms: by running statistics, or not."""
 
 from __future__ import annotations
 
@@ -126,3 +126,36 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     part = call.some(*at, attributes=(reduction == 0, ignored, classes))
     made = x.apply(Law(lambda _: ([above, own, "C"][: len(at)], [scores]), linear=(0,)), part)
     return [divided(x, made[0], counted) if reduction == 1 else made[0]]
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training")
+def frozen_norm(x: Interpreter, call: Call) -> list[Value] | None:
+    """A batch norm with running statistics: each sample apart. In training, rows of one channel are coupled."""
+    if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
+        return None if (letters := _by_channel(call, 1)) is None else x.apply(Law(lambda _: letters), call)
+    own = "a" + "Z" * (len(call.shapes[0]) - 1)
+    letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
+    return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
+
+
+def _by_channel(call: Call, whole: int) -> tuple[list[str], list[str]] | None:
+    """Letters of a batch norm in which each channel is one of a sample, as an instance norm calls it.
+
+    `whole`: how many of its arguments have the input's axes; the others have an element for each channel.
+    """
+    if 1 not in {value.axis for value in call.values[:whole]}:
+        return None
+    own = "Zb" + "Z" * (len(call.shapes[0]) - 2)
+    letters = [own] * whole + ["b"] * (len(call.shapes) - whole)
+    return letters, [own, "b", "b"]
+
+
+@rule("native_batch_norm_backward")
+def frozen_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """Its gradient: of the input apart, of the weights a sum."""
+    if call.args[7]:
+        letters = _by_channel(call, 2)
+        return None if letters is None else x.apply(Law(lambda _: letters, linear=(0,)), call)
+    own = "a" + "Z" * (len(call.shapes[0]) - 1)
+    statistics = ["Z" * len(s) for s in call.shapes[2:]]
+    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
