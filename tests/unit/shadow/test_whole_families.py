@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,6 +107,58 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.LayerNorm(8), nn.GroupNorm(1, 3), *last)
 
 
+class Queries(nn.Module):
+    """Queries that all samples have read each picture: of a parameter that is expanded, repeated, or stacked."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.queries, self.norm = how, nn.Parameter(torch.randn(3, WIDTH)), nn.LayerNorm(WIDTH)
+        self.query, self.keys, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Scores of the classes."""
+        rows, count = pictures.flatten(1, 2), len(pictures)
+        own = {
+            "expanded": lambda: self.queries.expand(count, -1, -1),
+            "repeated": lambda: self.queries.unsqueeze(0).repeat(count, 1, 1),
+            "stacked": lambda: torch.stack([self.queries] * count),
+        }[self.how]()
+        keys, values = self.keys(rows).chunk(2, -1)
+        found = F.scaled_dot_product_attention(self.query(self.norm(own))[:, None], keys[:, None], values[:, None])
+        return self.head(own + found[:, 0]).mean(1)
+
+
+class Detections(nn.Module):
+    """A decoder whose queries are those of all samples, with samples along the first axis or the second."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first, self.queries, self.head = first, nn.Embedding(3, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.decoder = nn.TransformerDecoderLayer(WIDTH, 2, 16, 0.0, batch_first=first)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Scores of the classes."""
+        rows, count = pictures.flatten(1, 2), len(pictures)
+        if self.first:
+            return self.head(self.decoder(self.queries.weight.expand(count, -1, -1), rows)).mean(1)
+        own = self.queries.weight.unsqueeze(1).repeat(1, count, 1)
+        return self.head(self.decoder(torch.zeros_like(own) + own, rows.transpose(0, 1))).mean(0)
+
+
+class Places(nn.Module):
+    """Numbers of places that are repeated for each sample, and a norm of each channel of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.norm, self.head = nn.InstanceNorm1d(LENGTH, affine=True), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Scores of the next word."""
+        places = self.places(torch.arange(LENGTH).unsqueeze(0).repeat(len(ids), 1))
+        return self.head(self.norm(self.embedding(ids) + places))
+
+
 def words(run: Run) -> tuple[Tensor, Tensor]:
     """Token ids and labels."""
     return torch.randint(WORDS, (run.samples, LENGTH)), torch.randint(WORDS, (run.samples, LENGTH))
@@ -134,6 +187,13 @@ FAMILIES: dict[str, Family] = {
     "vision transformer": (Vision, pictures, F.cross_entropy),
     "encoder and decoder": (Translation, words, scored),
     "interpolation": (Diffusion, pixels, F.mse_loss),
+    **{
+        f"queries, {how}": (partial(Queries, how), pictures, F.cross_entropy)
+        for how in ("expanded", "repeated", "stacked")
+    },
+    "detections": (partial(Detections, True), pictures, F.cross_entropy),
+    "detections, samples second": (partial(Detections, False), pictures, F.cross_entropy),
+    "repeated places": (Places, words, scored),
     "norms of data": (normed, pictures, F.cross_entropy),
     "top-k experts": (Experts, words, scored),
 }

@@ -199,8 +199,11 @@ class Algebra:
             return term
         if terms.operators[term] == "expand":
             return self.broadcast(terms.kids[term][0], shape)
-        if prod(terms.shapes[term] or ()) == 1:
-            term = self.reshaped(term, ())
+        own = terms.shapes[term] or ()
+        lead = len(own) if prod(own) == 1 else next(at for at, rows in enumerate(own) if rows != 1)
+        if len(own) > 0 and prod(own) == prod(shape):
+            return self.reshaped(term, shape)
+        term = self.reshaped(term, own[lead:])
         return term if terms.shapes[term] == shape else terms.make("expand", (), (term,), shape)
 
     def split(self, combination: Combination, shape: Shape, axis: int, rows: int, turns: int = 1) -> list[Combination]:
@@ -370,8 +373,10 @@ class Algebra:
         shape = terms.shapes[term]
         if shape is None or list(order) == sorted(order):
             return term
-        if terms.operators[term] == "expand" and terms.shapes[terms.kids[term][0]] == ():
-            return self.broadcast(terms.kids[term][0], tuple(shape[axis] for axis in order))
+        if terms.operators[term] == "expand":
+            inner = terms.shapes[terms.kids[term][0]] or ()
+            whole = self.reshaped(terms.kids[term][0], (*(1,) * (len(shape) - len(inner)), *inner))
+            return self.broadcast(self.permuted(whole, order), tuple(shape[axis] for axis in order))
         if terms.operators[term] == "permute":
             inner = terms.attributes[term]
             return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
@@ -423,13 +428,13 @@ class Moves(Algebra):
         return any(self.terms.operators[self.terms.bare(term)[0]] == "reshape" for term in made)
 
     def _blocks(self, whole: Combination, old: Shape, new: Shape) -> Value | None:
-        """What repeats along an axis that becomes a part of the first, as queries that all samples have: parts alike."""
-        for axis, count in enumerate(old[:2]):
-            before = prod(old[:axis])
-            if count > 1 and new and new[0] != old[0] and new[0] % (before * count) == 0 and self.repeats(whole, axis):
+        """What repeats along an axis that becomes a part of the first, as queries that all samples have."""
+        for axis, count in enumerate(old[:2] if new and new[0] != old[0] else ()):
+            turns = prod(old[:axis])
+            if count > 1 and new[0] % (turns * count) == 0 and self.repeats(whole, axis):
                 size = (new[0] // count, *new[1:])
-                part = mapped(self.piece(whole, axis, 0, 1), lambda term: self.reshaped(term, size))
-                return Value((self.terms.factored(part, size),) * count, 0, size[0], before)
+                part = mapped(self.piece(whole, axis, 0, 1), partial(self.reshaped, shape=size))
+                return Value((self.terms.factored(part, size),) * count, 0, size[0], turns)
         return None
 
     def permute(self, value: Value, shape: Shape, order: Sequence[int]) -> Value:
@@ -519,8 +524,8 @@ class Moves(Algebra):
             parts = [p for v in values for p in v.parts]
             return self.along(axis, rows.pop(), [self.fitted(p, small) for p in parts], out)
         wholes = [self.fitted(self.whole(v, s), s) for v, s in zip(values, shapes, strict=True)]
-        if all(self.uniform(w) for w in wholes) and all(w == wholes[0] for w in wholes):
-            return shared(wholes[0])
+        if all(w == wholes[0] for w in wholes) and (shapes[0][axis] == 1 or self.uniform(wholes[0])):
+            return self.expand(shared(wholes[0]), shapes[0], out)
         if self.backward and all(v.shared for v in values) and any(len(w) > 1 for w in wholes):
             return shared(self._placed(wholes, shapes, axis, out))
         return shared(self.laid(wholes, shapes, axis, out))

@@ -129,33 +129,32 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
-def frozen_norm(x: Interpreter, call: Call) -> list[Value] | None:
+def batch_norm(x: Interpreter, call: Call) -> list[Value] | None:
     """A batch norm with running statistics: each sample apart. In training, rows of one channel are coupled."""
     if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
-        return None if (letters := _by_channel(call, 1)) is None else x.apply(Law(lambda _: letters), call)
+        return _by_channel(x, call, 1)
     own = "a" + "Z" * (len(call.shapes[0]) - 1)
     letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
     return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
 
 
-def _by_channel(call: Call, whole: int) -> tuple[list[str], list[str]] | None:
-    """Letters of a batch norm in which each channel is one of a sample, as an instance norm calls it.
+@rule("native_batch_norm_backward")
+def batch_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """Its gradient: of the input apart, of the weights a sum."""
+    if call.args[7]:
+        return _by_channel(x, call, 2, linear=(0,))
+    own = "a" + "Z" * (len(call.shapes[0]) - 1)
+    statistics = ["Z" * len(s) for s in call.shapes[2:]]
+    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
+
+
+def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] = ()) -> list[Value] | None:
+    """A batch norm in which each channel is one of a sample, as an instance norm calls it; None for another.
 
     `whole`: how many of its arguments have the input's axes; the others have an element for each channel.
     """
     if 1 not in {value.axis for value in call.values[:whole]}:
         return None
     own = "Zb" + "Z" * (len(call.shapes[0]) - 2)
-    letters = [own] * whole + ["b"] * (len(call.shapes) - whole)
-    return letters, [own, "b", "b"]
-
-
-@rule("native_batch_norm_backward")
-def frozen_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
-    """Its gradient: of the input apart, of the weights a sum."""
-    if call.args[7]:
-        letters = _by_channel(call, 2)
-        return None if letters is None else x.apply(Law(lambda _: letters, linear=(0,)), call)
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    statistics = ["Z" * len(s) for s in call.shapes[2:]]
-    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
+    letters = [own] * whole + ["b"] * (len(call.shapes) - whole), [own, "b", "b"]
+    return x.apply(Law(lambda _: letters, linear=linear), call)
