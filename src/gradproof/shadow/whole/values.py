@@ -429,7 +429,7 @@ class Moves(Algebra):
 
     def _blocks(self, whole: Combination, old: Shape, new: Shape) -> Value | None:
         """What repeats along an axis that becomes a part of the first, as queries that all samples have."""
-        for axis, count in enumerate(old[:2] if new and new[0] != old[0] else ()):
+        for axis, count in enumerate(old[:2] if new and new[:1] != old[:1] else ()):
             turns = prod(old[:axis])
             if count > 1 and new[0] % (turns * count) == 0 and self.repeats(whole, axis):
                 size = (new[0] // count, *new[1:])
