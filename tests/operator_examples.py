@@ -26,6 +26,13 @@ class T:
 
 
 @dataclass(frozen=True, slots=True)
+class Complex:
+    """A random tensor of complex numbers."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Int:
     """A random tensor of integers, `low` included and `high` excluded."""
 
@@ -60,6 +67,8 @@ class Maker:
         if isinstance(spec, T):
             drawn = np.asarray(self.random.uniform(spec.low, spec.high, spec.shape))
             return torch.from_numpy(drawn).to(getattr(torch, self.dtype))
+        if isinstance(spec, Complex):
+            return torch.view_as_complex(self.made(T((*spec.shape, 2), dtype=self.dtype)).double())
         if isinstance(spec, Int):
             drawn = np.asarray(self.random.integers(spec.low, spec.high, spec.shape))
             return torch.from_numpy(drawn).to(getattr(torch, spec.dtype))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradproof.shadow.whole.laws import LAWS, RULES
 from tests.laws.covered import REASONS, lawless
-from tests.laws.examples import UNTRIED
+from tests.laws.examples import COMPLEX, UNTRIED
 from tests.laws.proofs import Proof, proofs
 from tests.laws.trials import Trial, tried
 
@@ -24,7 +24,7 @@ writes this table.
 - **Proved.** The same at small shapes for all real numbers: both sides are one polynomial in each element, with
   functions such as `exp` as unknowns. torch's own decomposition of the operator is used, or a definition from its
   documentation; that it is what the kernel computes is assumed, and compared on numbers. Labels and indices have the
-  numbers of the example. Where an operator is linear with known shares (pools, interpolation, pads), these are read
+  numbers of the example. Laws of complex numbers are tried alone. Where an operator is linear with known shares (pools, interpolation, pads), these are read
   from the kernel.
 - **Mutants.** A mutant claims more than its law: one linear argument more, or every axis row by row. Each that is false
   fails by numbers, and fails to be proved.
@@ -38,13 +38,15 @@ LEFT = "## Not tried\n\n| operator | why |\n|---|---|"
 LAWLESS = "## Operators without a law\n\n| operator | why |\n|---|---|"
 
 
-def row(trial: Trial, proof: Proof) -> str:
+def row(trial: Trial, proof: Proof | None) -> str:
     """One operator of the table."""
     law = LAWS.get(trial.name)
     linear = "" if law is None else ", ".join(map(str, law.linear))
+    proof = proof or Proof(trial.name)
     shapes = list(dict.fromkeys(proof.shapes))
     shown = "; ".join(shapes[:SHOWN]) + (" ..." if len(shapes) > SHOWN else "")
     proved = f"{proof.cases}, at {shown}" if proof.cases and not proof.why else f"no: {proof.why[:1]}"
+    proved = "tried alone: complex numbers" if trial.name in COMPLEX else proved
     killed = "" if law is None else f"{len(trial.killed)}, {len(proof.fell)}"
     kind = "rule" if trial.name in RULES else "law"
     return f"| `{trial.name}` | {kind} | {linear} | {trial.cases} | {proved} | {killed} |"
@@ -52,7 +54,7 @@ def row(trial: Trial, proof: Proof) -> str:
 
 def markdown(trials: dict[str, Trial], proved: dict[str, Proof]) -> str:
     """The table of docs/laws.md."""
-    rows = [row(trial, proved[name]) for name, trial in sorted(trials.items()) if trial.cases]
+    rows = [row(trial, proved.get(name)) for name, trial in sorted(trials.items()) if trial.cases]
     left = sorted(name for name in UNTRIED if name in LAWS or name in RULES)
     why = [f"| `{name}` | {UNTRIED[name]} |" for name in left]
     none = [f"| `{name}` | {REASONS[name]} |" for name in lawless()]

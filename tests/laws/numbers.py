@@ -17,6 +17,11 @@ CLOSE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-5}
 """How far a result may be off by the rounding of its type; others 1e-9."""
 
 
+def exactly(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of numbers of 64 bits, or of pairs of them."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 class Wrong(AssertionError):
     """A law is not true of the kernel."""
 
@@ -31,7 +36,7 @@ class Traced(Interpreter):
 
     def same(self, made: torch.Tensor, out: torch.Tensor) -> bool:
         """Whether what a law says is the result."""
-        real, close = out.to(torch.float64), CLOSE.get(out.dtype, 1e-9)
+        real, close = exactly(out), CLOSE.get(out.dtype, 1e-9)
         return made.shape == real.shape and torch.allclose(made, real, rtol=close, atol=close, equal_nan=True)
 
     def shown(self, tensor: torch.Tensor) -> str:
@@ -49,7 +54,7 @@ class Traced(Interpreter):
 
     def leaf(self, number: int, tensor: torch.Tensor) -> int:
         """A leaf with numbers."""
-        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool and tensor.numel() > 0
+        whole = tensor.dtype not in (torch.bool, torch.complex128) and not tensor.is_floating_point() and tensor.numel()
         within = (int(tensor.min()), int(tensor.max()) + 1) if whole else (None, None)
         term = self.terms.make("data", ("leaf", number, within), (), tuple(tensor.shape), 0)
         self.numbers[term] = tensor
@@ -79,7 +84,7 @@ class Traced(Interpreter):
         """The numbers of a combination."""
         found = torch.zeros(shape, dtype=torch.float64)
         for term, by in combination.items():
-            found = found + float(by) * self.of(term, shape).to(torch.float64)
+            found = found + float(by) * exactly(self.of(term, shape))
         return found
 
     def of(self, term: int, shape: Shape) -> torch.Tensor:
@@ -114,8 +119,10 @@ class Traced(Interpreter):
         if self.terms.operators[term] == "mul":  # its factors stand in another order
             sizes = [self.terms.shapes[kid] or self.terms.shapes[term] or () for kid in kids]
         given = [self.of(kid, size).expand(size) for kid, size in zip(kids, sizes, strict=True)]
-        types = [torch.float64 if self.terms.operators[term] == "mul" else t.dtype for t in call.tensors]
-        given = [g.to(kind).contiguous() for g, kind in zip(given, types, strict=True)]
+        if self.terms.operators[term] == "mul":
+            given = [exactly(g) for g in given]
+        else:
+            given = [g.to(t.dtype).contiguous() for g, t in zip(given, call.tensors, strict=True)]
         name, attributes = self.terms.operators[term], self.terms.attributes[term][1]
         if name in NAMED:
             found = NAMED[name](given, attributes, call)

@@ -62,7 +62,11 @@ def cut_up(
     parts: list[Combination] = []
     laid = Value((), axis, rows, turns)
     for i in range(count):
-        by = WEIGHTS[i % len(WEIGHTS)] if weighted and tensor.is_floating_point() else Fraction(1)
+        by = (
+            WEIGHTS[i % len(WEIGHTS)]
+            if weighted and (tensor.is_floating_point() or tensor.is_complex())
+            else Fraction(1)
+        )
         piece = rows_of(tensor, laid, i).flatten(axis, axis + 1)
         parts.append({x.leaf(100 * number + i, piece / float(by) if by != 1 else piece): by})
     return laid.holding(parts)

@@ -101,6 +101,23 @@ class Experts(nn.Module):
         return (weights.unsqueeze(-1) * torch.stack([expert(rows) for expert in self.experts], -2)).sum(-2)
 
 
+class Rotations(nn.Module):
+    """Rows turned by complex numbers, a convolution by Fourier transforms, and a conjugate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.first = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.weight, self.head = nn.Parameter(torch.randn(3, WIDTH)), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Scores of the next word."""
+        rows = self.first(self.embedding(ids)).unflatten(-1, (WIDTH // 2, 2))
+        turns = torch.polar(torch.ones(LENGTH, WIDTH // 2), torch.arange(LENGTH * WIDTH / 2).view(LENGTH, -1))
+        turned = torch.view_as_complex(rows) * turns
+        waves = torch.fft.rfft(torch.view_as_real(turned * turned.conj()).flatten(2), dim=1) * self.weight
+        return self.head(torch.fft.irfft(waves, n=LENGTH, dim=1) + torch.view_as_real(turned).flatten(2))
+
+
 def normed() -> nn.Module:
     """Norms of the data themselves, which ask for no gradient."""
     last = nn.Sequential(nn.Flatten(), nn.RMSNorm(192), nn.Linear(192, WORDS))
@@ -193,6 +210,7 @@ FAMILIES: dict[str, Family] = {
     },
     "detections": (partial(Detections, True), pictures, F.cross_entropy),
     "detections, samples second": (partial(Detections, False), pictures, F.cross_entropy),
+    "complex numbers": (Rotations, words, scored),
     "repeated places": (Places, words, scored),
     "norms of data": (normed, pictures, F.cross_entropy),
     "top-k experts": (Experts, words, scored),

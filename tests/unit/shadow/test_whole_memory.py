@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradproof.shadow.whole.memory import Meetings, Memory, weakly
+from gradproof.shadow.whole.terms import UNIT
 from gradproof.shadow.whole.values import SHARED, Moves, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
@@ -128,3 +129,20 @@ def test_batches_that_were_met_are_freed() -> None:
     storage = weakly(batch.untyped_storage())
     del batch
     assert storage.expired()
+
+
+def test_complex_numbers_and_their_parts_are_apart_until_one_is_written() -> None:
+    x, lost = Followed(), list[bool]()
+    memory, numbers = Memory(x), torch.randn(4, dtype=torch.complex128)
+    memory.bytes_read = lambda: lost.append(True)
+    parts, turned = torch.view_as_real(numbers), numbers.conj()
+    first, second, third = (shared({x.terms.make("data", (name,), (), (4,), 0): UNIT}) for name in "abc")
+    memory.write(numbers, first)
+    memory.alias(turned, second)
+    memory.alias(parts, third)
+    assert [memory.read(one) for one in (numbers, turned, parts)] == [first, second, third]
+    assert lost == []
+    memory.write(parts, second)
+    assert lost == [True]
+    memory.write(turned, first)
+    assert lost == [True, True]

@@ -53,6 +53,19 @@ def pointwise(call: Call) -> Letters:
     return under(out, call.shapes), [LETTERS[: len(out)]] * len(call.out)
 
 
+def paired(call: Call) -> Letters:
+    """Complex numbers and their pairs of real ones, along a last axis that is coupled."""
+    ins, out = call.shapes[0], call.out_shape()
+    own = LETTERS[: min(len(ins), len(out))]
+    return [own + "Z" * (len(ins) - len(own))], [own + "Z" * (len(out) - len(own))]
+
+
+def transformed(call: Call) -> Letters:
+    """Fourier transforms: the axes that they name are coupled."""
+    own = raised(len(call.shapes[0]), *call.args[1])
+    return [own], [own]
+
+
 def coupled(call: Call) -> Letters:
     """Nothing is mapped."""
     shapes = [*call.shapes, *(call.out_shape(at) for at in range(len(call.out)))]
@@ -245,6 +258,9 @@ LAWS: dict[str, Law] = {
         "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward", "hardshrink_backward",
         "softshrink_backward",
     ),
+    **above(Law(paired, linear=(0,)), "view_as_real", "view_as_complex"),
+    **above(Law(pointwise, linear=(0,)), "_conj", "resolve_conj"),
+    **above(Law(transformed, linear=(0,)), "_fft_r2c", "_fft_c2r", "_fft_c2c"),
     "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1), attributes=whole),
     "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1), attributes=whole),
     "mv": Law(fixed("ik", "k", "->i"), linear=(0, 1), attributes=whole),

@@ -65,22 +65,27 @@ class Memory:
         """Called where what a storage holds is reached by its bytes, and is lost."""
 
     def of(self, tensor: torch.Tensor) -> Held:
-        """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
-        storage = tensor.untyped_storage()
-        found = self.held.get(storage._cdata)
+        """The storage of a tensor; a new one where it was never met, or is gone and its number was given again.
+
+        Complex numbers are another storage than their real parts: what is written where both are known is lost.
+        """
+        storage, number = tensor.untyped_storage(), _number(tensor)
+        found = self.held.get(number)
         if found is None or found.weak.expired() or found.width != tensor.element_size():
             if tensor.dtype is torch.uint8 and found is not None and known(found) and not found.data:
                 self.bytes_read()
-            found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
+            found = self.held[number] = Held(weakly(storage), tensor.element_size())
         return found
 
     def met(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor took part in a calculation: data that were only moved did not."""
-        held = self.held.get(tensor.untyped_storage()._cdata)
+        held = self.held.get(_number(tensor))
         return held is not None and known(held) and (not held.data or geometry_of(tensor) in held.views)
 
     def read(self, tensor: torch.Tensor) -> Value | None:
         """The value of a tensor, or None where nobody knows it."""
+        if tensor.is_conj() or tensor.is_neg():
+            return self.of(tensor).views.get(_turned(tensor))
         return self.at(self.of(tensor), geometry_of(tensor))
 
     def at(self, held: Held, geometry: Geometry) -> Value | None:
@@ -96,6 +101,9 @@ class Memory:
         """A tensor holds another value now, if the same one again; what shares its memory is read anew."""
         value = value.holding(value.parts)
         held, geometry = self.of(tensor), fitting(tensor, value)
+        other = self.held.get(~_number(tensor))
+        if tensor.is_conj() or tensor.is_neg() or (other is not None and known(other)):
+            self.bytes_read()
         held.views.clear()
         held.data = False
         start, shape, stride = geometry
@@ -220,7 +228,8 @@ class Memory:
 
     def alias(self, tensor: torch.Tensor, value: Value) -> None:
         """A view of a storage that was met has this value."""
-        self.of(tensor).views[fitting(tensor, value)] = value
+        turned = tensor.is_conj() or tensor.is_neg()
+        self.of(tensor).views[_turned(tensor) if turned else fitting(tensor, value)] = value
 
     def _without(self, region: Region, start: int, stop: int) -> list[Region]:
         if region.stop <= start or stop <= region.start:
@@ -285,6 +294,17 @@ def _where(region: Region, start: int, shape: Shape, stride: Shape, view: int) -
     strides = [tuple(inside(by) for by in one if by != step) for one in (stride, region.stride)]
     rest = shape[:view] + shape[view + 1 :]
     return (inside(start - region.start), rest, *strides, view, axis, region.shape[axis + 1 :])
+
+
+def _number(tensor: torch.Tensor) -> int:
+    """The number of the storage of a tensor; that of complex numbers is the other one."""
+    number: int = tensor.untyped_storage()._cdata
+    return ~number if tensor.is_complex() else number
+
+
+def _turned(tensor: torch.Tensor) -> Any:
+    """Where a tensor lies that is read as the conjugate, or the opposite, of what its storage holds."""
+    return (*geometry_of(tensor), tensor.is_conj(), tensor.is_neg())
 
 
 def weakly(storage: torch.UntypedStorage) -> Any:

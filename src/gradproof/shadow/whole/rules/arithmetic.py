@@ -77,9 +77,11 @@ def combined(
 @rule("mul", "div", "true_divide")
 def mul(x: Interpreter, call: Call) -> list[Value] | None:
     """A product; with a number, and with a tensor that holds one number, it is a scaling."""
-    if not call.numeric() or call.kwargs.get("rounding_mode") or len(call.args) < 2:
+    divides, pairs = call.name != "mul", call.out[0] is not None and call.out[0].is_complex()
+    if not (call.numeric() or pairs) or call.kwargs.get("rounding_mode") or len(call.args) < 2:
         return None
-    divides = call.name != "mul"
+    if pairs and len(call.tensors) == 2:
+        return None if divides else x.apply(BOTH, replace(call, attributes=()))
     out = call.out_shape()
     plain = [x.exact(arg) for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
     if plain:
@@ -322,25 +324,22 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
 # -- Copies, casts and fills.
 
 
-@rule(
-    "clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "_conj", "resolve_conj", "detach_copy"
-)
+@rule("clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "detach_copy")
 def same(x: Interpreter, call: Call) -> list[Value] | None:
-    """The same numbers; a plain number of Python's, as in the conjugate of `1j`, has no value."""
-    return call.values[:1] or None
+    """The same numbers."""
+    return [call.values[0]]
 
 
 @rule("_to_copy", "to", "copy", "type_as")
 def cast(x: Interpreter, call: Call) -> list[Value] | None:
-    """A copy: over the reals, a cast between floating-point types changes nothing; others are functions."""
+    """A copy: over the reals, a cast to a floating-point or complex type changes nothing; others are functions."""
     at = 1 if call.name == "copy" and len(call.tensors) > 1 else 0
     source = call.tensors[at]
     value = x.expand(call.values[at], call.shapes[at], call.out_shape())
     made = call.out[0]
     assert made is not None
-    if (source.is_floating_point() and made.is_floating_point()) or source.dtype == made.dtype or made.is_complex():
-        return None if made.is_complex() else [value]
-    if made.is_floating_point() or (number(x, value) is not None and source.dtype is torch.bool):
+    wider = made.is_complex() or (made.is_floating_point() and not source.is_complex())
+    if wider or source.dtype == made.dtype or (number(x, value) is not None and source.dtype is torch.bool):
         return [value]
     law = Law(pointwise, uniform=True)
     part = call.some(at, name="cast", attributes=(str(made.dtype),))
