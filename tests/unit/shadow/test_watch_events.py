@@ -256,7 +256,7 @@ def _wrapped(name: str, module: ModuleType) -> bool:
 
 
 def test_a_function_is_found_under_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages are looked through once, and again when a name comes; a user's module always."""
+    """Also one that came to a module later."""
     own = ModuleType("someones_module")
     monkeypatch.setitem(sys.modules, own.__name__, own)
     assert _wrapped("backward", torch.autograd)

@@ -137,10 +137,11 @@ class ScriptWatch:
 
         A backward pass gives back, when it ends, the modes that it began with: until then the engine stays as well.
         """
-        self.engine.close()
         if self.engine.calls:
             self.engine.afterwards.append(self._unfollowed)
-        elif _get_current_dispatch_mode() is self.engine:
+            return
+        self.engine.close()
+        if _get_current_dispatch_mode() is self.engine:
             self._following.close()
 
     def verification(self) -> Verification:

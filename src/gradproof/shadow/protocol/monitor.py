@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -25,11 +26,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
+from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
 from gradproof.shadow.protocol.rank_sums import Call
 from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, Arrival, Iteration, RunEvents
 from gradproof.shadow.protocol.window_details import WindowDetails
-from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, listed, params_of, tensors_of
+from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -132,8 +134,7 @@ class Monitor:
         self._undo.close()
 
     def _install(self, patches: Patches) -> None:
-        patches.function(torch.autograd.backward, self._backward)
-        patches.function(torch.autograd.grad, self._derivative)
+        patches.function(torch.autograd.graph._engine_run_backward, self._backward)
         for name in CLIPS:
             if hasattr(torch.nn.utils.clip_grad, name):
                 patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
@@ -222,18 +223,6 @@ class Monitor:
             self.details.rated(optimizer, scheduled=True)
         return made
 
-    def _derivative(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.grad, but for one inside another. Gradients of weights are those of a backward pass."""
-        if self._inside:
-            return original(*args, **kwargs)
-        args, kwargs = listed(args, kwargs)
-        event, inputs = self.run.begins(), tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
-        if not kwargs.get("create_graph") and self.details.of_weights(inputs):
-            self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
-        made = self._within(original, *args, **kwargs)
-        self.turned()
-        return made
-
     def _settled(self) -> None:
         """Sizes and losses are no longer wanted."""
         if self._forward is not None:
@@ -285,23 +274,28 @@ class Monitor:
             self._scale = scaler._scale
         return made
 
-    def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.backward, but for one inside another."""
-        args, kwargs = listed(args, kwargs)
-        roots, inner = tensors_of(args[0] if args else kwargs.get("tensors")), bool(self._inside)
-        inputs = tensors_of(args[5] if len(args) > 5 else kwargs.get("inputs"))
-        if inner:
+    def _backward(self, original: Call, outputs: Any, *args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
+        """A backward pass, or torch.autograd.grad, whose gradients are returned; but for one inside another."""
+        _, _, differentiable, given, *_ = args
+        roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self._inside)
+        if inner and accumulate_grad:
             self.details.reaches(roots, inputs)
-        else:
+        elif accumulate_grad:
             self._arriving(roots, inputs)
+        elif not inner:
+            event = self.run.begins()
+            if not differentiable and self.details.of_weights(inputs):
+                self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
         try:
-            return self.details.threaded(lambda: self._within(original, *args, **kwargs))
+            through = partial(self._within, original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
+            return self.details.threaded(through)
         except BaseException:
-            self.details.aborted(inner)
+            self.details.aborted(inner or not accumulate_grad)
             raise
         finally:
             if not self._inside:
-                self.details.ended()
+                if accumulate_grad:
+                    self.details.ended()
                 self.turned()
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:

@@ -155,7 +155,8 @@ def _below(node: Any) -> Any:
 def _is_by(node: Any, scale: Any) -> bool:
     """Whether a product is by the loss scaler's own tensor, and not by another number on top of it."""
     other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
-    return isinstance(other, Tensor) and isinstance(scale, Tensor) and other.data_ptr() == scale.data_ptr()
+    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
+    return isinstance(other, Tensor) and isinstance(scale, Tensor) and address(other) == address(scale)
 
 
 def _divisor(node: Any) -> float | None:
