@@ -34,9 +34,10 @@ ULPS = 16
 
 @dataclass
 class Handed:
-    """One micro-batch: its samples (None: not known), what backward was handed, the divisor, whether it divides a mean.
+    """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
 
-    `scale` is what a loss scaler multiplied it by; `products` are factors that may be 1/N where nothing else divides.
+    `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides; there are none where
+    what was handed is no sum of means.
     """
 
     size: int | None
@@ -44,16 +45,17 @@ class Handed:
     value: Tensor | None = None
     divisor: float = 1.0
     scale: Tensor | float = 1.0
-    mean: bool = False
-    products: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
         number = self.number
-        if number is None or not self.mean or (self.divisor != 1 and self.divisor not in lengths):
+        if number is None or not self.factors or self.divisor not in (1, *lengths):
             return None
-        if self.divisor == 1 and any(close(f * n, 1.0, self.room) for f in self.products for n in lengths if n > 1):
-            return None
+        if self.divisor == 1 and max(self.factors) < 1:  # all alike, or weights that add up to it
+            shares = {sum(self.factors), *([self.factors[0]] if len(set(self.factors)) == 1 else [])}
+            if any(close(share * n, 1.0, self.room) for share in shares for n in lengths if n > 1):
+                return None
         return float(tally.loss(number, self.divisor, float(self.scale), before))
 
     @property
@@ -74,17 +76,16 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         return made
     with torch.no_grad(), _disable_current_modes():
         made.value = roots[0].detach().clone()
-        made.scale = 1.0 if scale is None else scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
         node = _skipped(roots[0].grad_fn)
         if scale is not None:
-            node = _skipped(_below(node)) if _name(node) == "MulBackward0" and _is_by(node, scale) else None
-        while _name(node) == "DivBackward0" and (by := _divisor(node)) is not None:
+            made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
+            node = _skipped(_below(node)) if _is_by(node, scale) else None
+        while _name(node) == "DivBackward0" and (by := _by(node)) > 0 and node.next_functions[0][0] is not None:
             made.divisor *= by
             node = _skipped(node.next_functions[0][0])
         factors = weights(node)
-        multiplied = made.divisor == 1 and _name(node) == "MulBackward0"
-        made.mean = factors is not None and not (multiplied and max(factors) < 1)
-        made.products = _products(factors or [])
+        if factors and (made.divisor != 1 or _name(node) != "MulBackward0" or max(factors) >= 1):
+            made.factors = tuple(factors)
     return made
 
 
@@ -106,33 +107,27 @@ def weights(node: Any, depth: int = 0) -> list[float] | None:
         return None
     if name != "MulBackward0":
         return [f for part in known for f in part]
-    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [_factor(node)])]
-
-
-def _products(factors: Sequence[float]) -> tuple[float, ...]:
-    """What may be 1/N where every mean has a factor: all alike, or weights that add up to it."""
-    if not factors or max(factors) >= 1:
-        return ()
-    return (sum(factors), *([factors[0]] if max(factors) == min(factors) else []))
+    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [abs(_by(node))])]
 
 
 def _within(node: Any) -> float:
     """The factor that every summand of a mean was multiplied or divided by last; 1 without one."""
     below = _skipped(node.next_functions[0][0])
-    if _name(below) == "DivBackward0":
-        return 1 / (_divisor(below) or 1.0)
-    if _name(below) == "MulBackward0" and _below(below) is not None:
-        return _factor(below) or 1.0
-    return 1.0
+    by = abs(_by(below)) if _name(below) in ("DivBackward0", "MulBackward0") else 0.0
+    return 1.0 if not by else 1 / by if _name(below) == "DivBackward0" else by
 
 
-def _factor(node: Any) -> float:
-    """The size of the number in a product with one; 0 where it is no number of one element."""
-    other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+def _by(node: Any) -> float:
+    """The number in a product or quotient with one; 0 where it is no number of one element on the CPU."""
+    other = None if _below(node) is None else _other(node)
     if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
         return 0.0
-    found = abs(float(other))
-    return 0.0 if math.isnan(found) else found
+    return float(other) if math.isfinite(float(other)) else 0.0
+
+
+def _other(node: Any) -> Any:
+    """The factor, or divisor, that has no gradient."""
+    return node._saved_self if node.next_functions[0][0] is None else node._saved_other
 
 
 def _name(node: Any) -> str:
@@ -147,27 +142,17 @@ def _skipped(node: Any) -> Any:
 
 
 def _below(node: Any) -> Any:
-    """The one node under a product with a number."""
+    """The one node under a product or quotient with a number."""
     below = [n for n, _ in node.next_functions if n is not None]
     return below[0] if len(below) == 1 else None
 
 
 def _is_by(node: Any, scale: Any) -> bool:
-    """Whether a product is by the loss scaler's own tensor, and not by another number on top of it."""
-    other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+    """Whether a node is the product by the loss scaler's own tensor, and not by another number on top of it."""
+    if _name(node) != "MulBackward0" or not isinstance(scale, Tensor):
+        return False
     address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
-    return isinstance(other, Tensor) and isinstance(scale, Tensor) and address(other) == address(scale)
-
-
-def _divisor(node: Any) -> float | None:
-    """The number that a quotient divides by; None where it is no constant of one element."""
-    if len(node.next_functions) > 1 and node.next_functions[1][0] is not None:
-        return None
-    other = node._saved_other
-    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
-        return None
-    found = float(other)
-    return found if math.isfinite(found) and found > 0 else None
+    return isinstance(other := _other(node), Tensor) and address(other) == address(scale)
 
 
 @dataclass
@@ -190,25 +175,19 @@ class ReportedLoss:
             return None, "what was reported is no number"
         following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
         found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
-        for wanted in (True, False):
-            for right, words in found:
-                if right is wanted:
-                    return right, words
-        return found[0] if found else (None, "no micro-batch was handed to backward")
+        order = (True, False, None)
+        return min(found, key=lambda one: order.index(one[0]), default=(None, "no micro-batch was handed to backward"))
 
     def _against(self, window: list[Handed], tally: CountRules, lengths: Sequence[int]) -> tuple[bool | None, str]:
         value = float(self.value or 0.0)
-        rows = own_losses(window, tally, lengths)
-        numbers = [h.number for h in window]
-        if not rows or any(own is None for own in rows) or any(n is None for n in numbers):
+        losses = [own for own in own_losses(window, tally, lengths) if own is not None]
+        shares = [h.number / float(h.scale) for h in window if h.number is not None]
+        if len(losses) < len(window) or len(shares) < len(window):
             return None, "the loss before its division by N is not shown by the graph"
-        losses = [own for own in rows if own is not None]
-        scales = [float(h.scale) for h in window]
-        shares = [n / s for n, s in zip(numbers, scales, strict=True) if n is not None]
         due = {
             "the loss of the micro-batch": losses[-1],
             "the loss of the micro-batch, divided by N": shares[-1],
-            "the loss of the micro-batch with the loss scale in it": numbers[-1],
+            "the loss of the micro-batch with the loss scale in it": shares[-1] * float(window[-1].scale),
             "the mean over the window's micro-batches": sum(losses) / len(losses),
             "the sum over the window's micro-batches": sum(losses),
             "the window's divided losses, added up": sum(shares),
@@ -216,16 +195,16 @@ class ReportedLoss:
         names = list(due)
         right = names[3] if self.of == "window" else names[1] if self.divided else names[0]
         room = max(h.room for h in window) * len(window)
-        if close(value, due[right], room):
+        alike = [name for name in (right, *names) if close(value, due[name], room)]
+        if right in alike:
             return True, right
-        other = next((name for name in names if close(value, due[name], room)), "")
         said = f"{value:.6g} was reported as {right}, which is {due[right]:.6g}"
-        return (False, f"{said}; it is {other}") if other else (None, f"{said}; what it is was not recognised")
+        return (False, f"{said}; it is {alike[0]}") if alike else (None, f"{said}; what it is was not recognised")
 
 
-def close(value: float, due: float | None, room: float) -> bool:
+def close(value: float, due: float, room: float) -> bool:
     """Whether two numbers are equal, or within `room` relative to the second."""
-    return due is not None and (value == due or abs(value - due) <= room * abs(due))
+    return value == due or abs(value - due) <= room * abs(due)
 
 
 def own_losses(window: Sequence[Handed], tally: CountRules, lengths: Sequence[int]) -> list[float | None]:
