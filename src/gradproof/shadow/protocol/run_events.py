@@ -21,8 +21,6 @@ PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE, LEFT = (
 RATE, AVERAGED, REWRITTEN, ABORTED, THREADS = "rate", "averaged", "rewritten", "aborted", "threads"
 """What is kept of recorded windows besides: a learning rate set by hand, an average of the weights, weights that no
 step wrote, a backward pass that raised, and one that began while that of another thread ran."""
-KEPT = 8
-"""Numbers of windows that are kept of those that are alike."""
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
@@ -94,14 +92,6 @@ class SeenEvent:
     kept: bool = False
 
 
-@dataclass(slots=True)
-class Alike:
-    """Windows that have the same events: how many, and the numbers of the first of them."""
-
-    count: int = 0
-    numbers: list[int] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class NotJudged:
     """Windows that have other events than every recorded one, and in what they differ."""
@@ -123,7 +113,7 @@ class RunEvents:
         self.recorded: set[int] = set()
         self._acts: list[Act] = []
         self._until = 0
-        self._kinds: dict[tuple[Counted, Counted], Alike] = {}
+        self._kinds: dict[tuple[Counted, Counted], tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[tuple[Counted, Counted]] = set()
         self.more = 0
         self.seen: dict[int, list[SeenEvent]] = {}
@@ -172,10 +162,8 @@ class RunEvents:
         if self.number in self.recorded:
             self._recorded.add(kind)
         if kind in self._kinds or len(self._kinds) < MOST:
-            alike = self._kinds.setdefault(kind, Alike())
-            alike.count += 1
-            if len(alike.numbers) < KEPT:
-                alike.numbers.append(self.number)
+            count, first = self._kinds.get(kind, (0, self.number))
+            self._kinds[kind] = (count + 1, first)
         else:
             self.more += 1
         self.number, self.open, self.stepped, self._acts, self._until = self.number + 1, False, False, [], 0
@@ -192,29 +180,23 @@ class RunEvents:
             last = self.number
             self._close()
         bodies = {body for body, _ in self._recorded}
-        for kind, alike in self._kinds.items():
-            final = alike.numbers == [last] and kind[0] in bodies
+        for kind, (count, first) in self._kinds.items():
+            final = (count, first) == (1, last) and kind[0] in bodies
             if kind not in self._recorded and not final and self._recorded:
-                yield NotJudged(alike.count, alike.numbers[0], self._difference(kind))
+                yield NotJudged(count, first, self._difference(kind))
 
     def _difference(self, kind: tuple[Counted, Counted]) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
-        mine = passes(kind[0])
-        known = sorted({passes(body) for body, _ in self._recorded})
-        if mine not in known:
+        own, *others = (totals(one) for one in (kind, *self._recorded))
+        known = sorted({passes(one) for one in others})
+        if passes(own) not in known:
             right = " or ".join(map(str, known))
-            return f"has {mine} backward passes where the recorded ones have {right}"
-        acts, every = Counter[Act](), set[Act]()
-        for one in self._recorded:
-            every |= {act for act, _ in one[0] + one[1]}
-        for act, times in kind[0] + kind[1]:
-            acts[act] += times
-        more = next((act for act in acts if act not in every), None)
-        if more is not None:
-            return f"has {acts[more]} x {shown_act(more)}, which no recorded one has"
-        less = next((act for act in sorted(every, key=str) if act not in acts), None)
-        if less is not None:
-            return f"has no {shown_act(less)}, which a recorded one has"
+            return f"has {passes(own)} backward passes where the recorded ones have {right}"
+        every = set[Act]().union(*others)
+        for act in (act for act in own if act not in every):
+            return f"has {own[act]} x {shown_act(act)}, which no recorded one has"
+        for act in sorted(every.difference(own), key=str):
+            return f"has no {shown_act(act)}, which a recorded one has"
         return "has the events of the recorded ones in another number or order"
 
 
@@ -229,6 +211,11 @@ def counted(acts: Sequence[Act]) -> Counted:
     return tuple((act, len(list(same))) for act, same in groupby(acts))
 
 
-def passes(events: Counted) -> int:
+def totals(kind: tuple[Counted, Counted]) -> Counter[Act]:
+    """How often each event is in a window."""
+    return sum((Counter({act: times}) for act, times in kind[0] + kind[1]), Counter[Act]())
+
+
+def passes(events: Counter[Act]) -> int:
     """The backward passes among some events."""
-    return sum(times for (kind, _), times in events if kind == PASS)
+    return sum(times for (kind, _), times in events.items() if kind == PASS)
