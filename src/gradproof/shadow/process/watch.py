@@ -16,15 +16,14 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
-from torch.utils.data import dataloader
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
@@ -90,7 +89,8 @@ class ScriptWatch:
             stack.enter_context(made(self.engine))
             stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
             stack.callback(self._following.close)
-            self.monitor.turned, self.monitor.details.starts = self.turned, partial(setattr, self.engine, "awake", True)
+            self.monitor.turned, self.monitor.gave = self.turned, self.engine.took
+            self.monitor.details.starts = partial(setattr, self.engine, "awake", True)
             if self.on:
                 self.run.recorded.add(0)
                 self._following.enter_context(recording(self.engine))
@@ -253,8 +253,8 @@ def beside_refuted(results: list[Result]) -> None:
 
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
-    """Operators, modules, data loaders and backward passes are followed while this runs."""
-    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+    """Operators, modules and backward passes are followed while this runs."""
+    call = nn.Module.__call__
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -265,13 +265,6 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.depth -= 1
 
-    def gave(self: Any) -> Any:
-        apart = isinstance(self, dataloader._MultiProcessingDataLoaderIter)
-        with _disable_current_modes() if apart else nullcontext():  # a worker made the batch; here it is unpacked
-            batch = following(self)
-        engine.took(batch)
-        return batch
-
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
@@ -280,7 +273,6 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(replaced(nn.Module, "__call__", called))
         function: Any = torch.autograd.function.BackwardCFunction
         stack.enter_context(replaced(function, "apply", engine.own.following(function.apply)))
-        stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)
         yield
 

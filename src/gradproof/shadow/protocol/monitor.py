@@ -13,9 +13,10 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -23,13 +24,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
 from gradproof.shadow.protocol.rank_sums import Call
-from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, Arrival, Iteration, RunEvents
+from gradproof.shadow.protocol.run_events import (
+    ABORTED,
+    CLIP,
+    SCHEDULE,
+    STEP,
+    THREADS,
+    UNSCALE,
+    ZERO,
+    Arrival,
+    Iteration,
+    RunEvents,
+)
 from gradproof.shadow.protocol.window_details import WindowDetails
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
@@ -79,7 +92,6 @@ class Monitor:
         self.types: dict[int, str] = {}
         self.closed: list[list[Handed]] = []
         self.open: list[Handed] = []
-        self.recorded: list[Handed] = []
         self.reports: list[ReportedLoss] = []
         self.unchecked = 0
         self.scalers: list[Scaled] = []
@@ -88,7 +100,6 @@ class Monitor:
         self.mixed = self.known = False
         self.dropped = False
         self._past = False
-        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
@@ -104,11 +115,13 @@ class Monitor:
         self._attempts = 0
         self._inside = 0
         self._stack: list[int] = []
+        self._threads: list[int] = []
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()
         self.details = WindowDetails(self.run)
         self.passes = 0
+        self.gave: Callable[[Any], None] = lambda batch: None  # called with each batch of a DataLoader
         self.turned: Callable[[], None] = lambda: None
         """Called when a backward pass has ended, and around each step, also one that a loss scaler leaves out."""
 
@@ -149,13 +162,18 @@ class Monitor:
             for cls in all_subclasses(owner):
                 patches.method(cls, "zero_grad", self._zeroing)
         patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
-        patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
+        patches.method(_BaseDataLoaderIter, "__next__", self._read)
 
     def look(self) -> None:
         """Sizes and losses of the next window are wanted, besides those of the first ones."""
         self.windows = max(self.windows, len(self.closed) + 1)
         if self._forward is None:
             self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
+
+    @property
+    def recorded(self) -> list[Handed]:
+        """The micro-batches whose sizes and losses are kept."""
+        return [*chain.from_iterable(self.closed), *self.open]
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the optimizers that have stepped."""
@@ -251,20 +269,23 @@ class Monitor:
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(self._loaders.setdefault(loader, len(self._loaders)), length_of(loader))
+        self._iterations[made] = Iteration(length_of(loader))
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:
         """The next batch of a DataLoader, or its end."""
-        found = self._iterations.setdefault(iterator, Iteration(-1))
+        found = self._iterations.setdefault(iterator, Iteration())
+        apart = isinstance(iterator, _MultiProcessingDataLoaderIter)
         try:
-            batch = original(iterator)
+            with _disable_current_modes() if apart else nullcontext():  # a worker made the batch; here it is unpacked
+                batch = original(iterator)
         except StopIteration:
             found.ended, self._iteration = True, found
             raise
         found.read, found.since = found.read + 1, 0
         found.sizes.add(rows_of(batch))
         self._iteration = found
+        self.gave(batch)
         return batch
 
     def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
@@ -286,16 +307,20 @@ class Monitor:
             event = self.run.begins()
             if not differentiable and self.details.of_weights(inputs):
                 self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
+        self._threads.append(get_ident())
         try:
-            through = partial(self._within, original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
-            return self.details.threaded(through)
+            if len(set(self._threads)) > 1:
+                self.run.keep(THREADS)
+            return self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
-            self.details.aborted(inner or not accumulate_grad)
+            if accumulate_grad and not inner:
+                self.run.keep(ABORTED)
             raise
         finally:
+            self._threads.remove(get_ident())
             if not self._inside:
                 if accumulate_grad:
-                    self.details.ended()
+                    self.details.sums.arrived(self.details.leaves)
                 self.turned()
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
@@ -322,7 +347,6 @@ class Monitor:
         self._past = self._forward is None
         if not self._past:
             self.open.append(handed(roots, self._scale, size, stated_by))
-            self.recorded.append(self.open[-1])
         self._scale = None
         self.details.began(event, self.arrival(), roots, inputs, False, bool(self._stack))
 
@@ -352,8 +376,8 @@ class Monitor:
     def _zeroing(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
         """zero_grad of an optimizer or a module; inside of the first window it drops micro-batches."""
         if self.open and not self.closed and not self.dropped:
-            owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
-            self.dropped = any(p.grad is not None for p in owned or owner.parameters())
+            owned = params_of(owner) if isinstance(owner, Optimizer) else owner.parameters()
+            self.dropped = any(p.grad is not None for p in owned)
         return self._noted(ZERO)(original, owner, *args, **kwargs)
 
     # Steps
@@ -468,11 +492,6 @@ def length_of(loader: Any) -> int | None:
         loader._IterableDataset_len_called = stated
 
 
-def rows_of(given: Any, depth: int = 0) -> int | None:
+def rows_of(given: Any) -> int | None:
     """The size of the first dimension of the first tensor in nested lists, tuples and mappings; None without one."""
-    if isinstance(given, Tensor):
-        return int(given.shape[0]) if given.ndim and not given.is_nested else None
-    if depth > 4 or not isinstance(given, list | tuple | dict):
-        return None
-    items = given.values() if isinstance(given, dict) else given
-    return next((rows for item in items if (rows := rows_of(item, depth + 1)) is not None), None)
+    return next((int(t.shape[0]) for t in tensors_in(given) if t.ndim and not t.is_nested), None)

@@ -31,7 +31,6 @@ Counted = tuple[tuple[Act, int], ...]
 class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches."""
 
-    loader: int
     length: int | None = None
     sizes: set[int | None] = field(default_factory=set)
     read: int = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ class SeenStep:
 
 
 class WindowDetails:
-    """Looks at weights and optimizers while a recorded window runs. `reaching`: what the present pass reaches.
+    """Looks at weights and optimizers while a recorded window runs. `leaves` and `reaching`: what the present pass reaches.
 
     `optimizers`: the parameters of each that was there in a recorded pass. It may be freed before the run is judged.
     """
@@ -69,12 +68,11 @@ class WindowDetails:
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
         self.reaching: set[int] = set()
-        self._leaves: list[Tensor] = []
+        self.leaves: list[Tensor] = []
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
         self._held: dict[int, tuple[int, Any]] = {}
-        self._threads: list[int] = []
         self._last = -2
         self.starts: Callable[[], None] = lambda: None  # called where an optimizer is made
 
@@ -107,8 +105,8 @@ class WindowDetails:
             self._reach(roots, inputs)
 
     def _reach(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
-        self._leaves += list(inputs) or leaves_of(roots)
-        self.reaching.update(map(id, self._leaves))
+        self.leaves += list(inputs) or leaves_of(roots)
+        self.reaching.update(map(id, self.leaves))
 
     def _owned(self) -> dict[int, Tensor]:
         return {id(p): p for optimizer in list(self.made) for p in params_of(optimizer)}
@@ -122,7 +120,7 @@ class WindowDetails:
         self, event: SeenEvent, arrival: Arrival, roots: Iterable[Tensor], inputs: Iterable[Tensor], *flags: bool
     ) -> None:
         """A pass has begun. `flags`: whether it returns gradients, and whether it is inside of an optimizer's step."""
-        self._leaves.clear()
+        self.leaves.clear()
         self.reaching.clear()
         self.sums.on = self.run.on
         if not event.kept:
@@ -130,7 +128,7 @@ class WindowDetails:
         self._reach(roots, inputs)
         owned = self._owned()
         self.optimizers |= {frozenset(map(id, params_of(optimizer))) for optimizer in list(self.made)}
-        own = {id(t): t for t in self._leaves if isinstance(t, nn.Parameter) or id(t) in owned}
+        own = {id(t): t for t in self.leaves if isinstance(t, nn.Parameter) or id(t) in owned}
         if not own:
             return
         hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in own.values())
@@ -158,25 +156,6 @@ class WindowDetails:
         self._rates[optimizer] = now
         if not scheduled and len(now) == len(before) and any(a < b or b < a for a, b in zip(now, before, strict=True)):
             self.run.keep(kinds.RATE, inner)
-
-    def ended(self) -> None:
-        """A pass has ended."""
-        self.sums.arrived(self._leaves)
-
-    def aborted(self, inner: bool) -> None:
-        """A pass ended with an exception."""
-        if not inner:
-            self.run.keep(kinds.ABORTED)
-
-    def threaded(self, call: Callable[[], Any]) -> Any:
-        """A backward pass: one at a time, or it is kept that they were not."""
-        self._threads.append(get_ident())
-        try:
-            if len(set(self._threads)) > 1:
-                self.run.keep(kinds.THREADS)
-            return call()
-        finally:
-            self._threads.remove(get_ident())
 
     # Optimizer steps
 

@@ -13,9 +13,10 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,8 @@ class Exchange:
 
 APIECE = ("allreduce_", "allreduce_coalesced_", "broadcast_")
 """Collectives that treat each element apart: a flat buffer of several gradients is taken piece by piece."""
-Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], None]
+Results = Iterable[tuple[torch.Tensor, Value]]
+Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], Results]
 
 
 class Collectives:
@@ -217,7 +219,7 @@ class Collectives:
         self.exchange, self.algebra, self.terms, self.memory = exchange, algebra, algebra.terms, memory
         self.read, self.write, self.lose = read, write, lose
 
-    def settle(self, name: str, args: Any) -> Callable[[Any], None]:
+    def settle(self, name: str, args: Any) -> Callable[[Any], Any]:
         """Exchange what a collective is given; the function that writes its results, when it has run."""
         if name in ("barrier", "monitored_barrier_"):
             return lambda _: None
@@ -233,19 +235,20 @@ class Collectives:
         given = sends(args)
         if name in APIECE and all(self._pieces(t) for t in given):
             return self._apiece(name, args, members, [piece for t in given for piece in self._pieces(t)])
-        what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
-        found = self.exchange.values(what, [self.read(t) for t in given], members)
-        return lambda _: makes(self, args, members, found)
+        found = self._exchanged(name, given, members)
+        return lambda _: [self.write(tensor, value) for tensor, value in makes(self, args, members, found)]
 
-    def _functional(self, name: str, args: Any) -> Callable[[Any], None]:
+    def _exchanged(self, name: str, given: Sequence[torch.Tensor], members: Sequence[int]) -> list[list[Value]]:
+        what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
+        return self.exchange.values(what, [self.read(t) for t in given], members)
+
+    def _functional(self, name: str, args: Any) -> Callable[[Any], Any]:
         """A collective that writes nothing, and gives its result."""
         given = args[0]
         value = self.read(given)
         if name == "all_reduce":
             group = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
-            members = torch.distributed.get_process_group_ranks(group)
-            what = (name, [(tuple(given.shape), str(given.dtype))])
-            found = self.exchange.values(what, [value], members)
+            found = self._exchanged(name, [given], torch.distributed.get_process_group_ranks(group))
             value = self.reduced([values[0] for values in found], tuple(given.shape), args[1])
         return lambda out: self.write(out, value)
 
@@ -256,7 +259,7 @@ class Collectives:
         whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
         return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
 
-    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], None]:
+    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], Any]:
         """A collective on each piece of flat buffers, which are then filled with the results."""
         what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
         found = self.exchange.values(what, [piece.value for piece in pieces], members)
@@ -284,14 +287,9 @@ class Collectives:
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
         first = values[0]
         if not first.shared and all(value.layout == first.layout for value in values):
-            return first.holding([self._sum([v.parts[at] for v in values], by) for at in range(len(first.parts))])
-        return shared(self._sum([self.whole(value, shape) for value in values], by))
-
-    def _sum(self, parts: Sequence[Combination], by: Fraction) -> Combination:
-        total: Combination = {}
-        for part in parts:
-            total = plus(total, part)
-        return times(total, by)
+            parts = zip(*(value.parts for value in values), strict=True)
+            return first.holding([times(reduce(plus, part), by) for part in parts])
+        return shared(times(reduce(plus, [self.whole(value, shape) for value in values]), by))
 
     def joined(self, values: Sequence[Value], tensor: torch.Tensor, piece: torch.Tensor) -> Value:
         """The values of all members one after the other, or beside each other along a new axis."""
@@ -302,53 +300,47 @@ class Collectives:
         return shared(self.algebra.laid(wholes, [small] * len(wholes), 0, shape))
 
 
-def _all_reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, run.reduced([values[at] for values in found], tuple(tensor.shape), args[2]))
+def _all_reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(t, run.reduced([values[at] for values in found], tuple(t.shape), args[2])) for at, t in enumerate(args[0])]
 
 
-def _broadcast(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, found[int(args[2])][at])
+def _reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return _all_reduce(run, args, members, found) if members[int(args[3])] == run.exchange.group.rank else []
 
 
-def _reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        if members[int(args[3])] == run.exchange.group.rank:
-            run.write(tensor, run.reduced([values[at] for values in found], tuple(tensor.shape), args[2]))
+def _broadcast(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return zip(args[0], found[int(args[2])], strict=True)
 
 
-def _all_gather(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, outs in enumerate(args[0]):
-        for tensor, values in zip(outs, found, strict=True):
-            run.write(tensor, values[at])
+def _all_gather(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(t, values[at]) for at, outs in enumerate(args[0]) for t, values in zip(outs, found, strict=True)]
 
 
-def _all_gather_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    run.write(args[0], run.joined([values[0] for values in found], args[0], args[1]))
+def _all_gather_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(args[0], run.joined([values[0] for values in found], args[0], args[1]))]
 
 
-def _reduce_scatter(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
+def _reduce_scatter(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
     own, count = members.index(run.exchange.group.rank), len(members)
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, run.reduced([values[at * count + own] for values in found], tuple(tensor.shape), args[3]))
+    parts = [[values[at * count + own] for values in found] for at in range(len(args[0]))]
+    return [(t, run.reduced(part, tuple(t.shape), args[3])) for t, part in zip(args[0], parts, strict=True)]
 
 
-def _reduce_scatter_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
+def _reduce_scatter_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
     own = members.index(run.exchange.group.rank)
     shape, rows = tuple(args[1].shape), args[0].shape[0]
     total = run.whole(run.reduced([values[0] for values in found], shape, args[3]), shape)
-    run.write(args[0], run.algebra.cut(shared(total), shape, 0, own * rows, rows))
+    return [(args[0], run.algebra.cut(shared(total), shape, 0, own * rows, rows))]
 
 
 RULES: dict[str, tuple[Callable[[Any], list[torch.Tensor]], Rule]] = {
-    "allreduce_": (lambda args: list(args[0]), _all_reduce),
-    "allreduce_coalesced_": (lambda args: list(args[0]), _all_reduce),
-    "broadcast_": (lambda args: list(args[0]), _broadcast),
-    "reduce_": (lambda args: list(args[0]), _reduce),
-    "allgather_": (lambda args: list(args[1]), _all_gather),
+    "allreduce_": (lambda args: args[0], _all_reduce),
+    "allreduce_coalesced_": (lambda args: args[0], _all_reduce),
+    "broadcast_": (lambda args: args[0], _broadcast),
+    "reduce_": (lambda args: args[0], _reduce),
+    "allgather_": (lambda args: args[1], _all_gather),
     "_allgather_base_": (lambda args: [args[1]], _all_gather_base),
     "reduce_scatter_": (lambda args: [t for each in args[1] for t in each], _reduce_scatter),
     "_reduce_scatter_base_": (lambda args: [args[1]], _reduce_scatter_base),
 }
-"""By operator: the tensors that a rank sends, and what it makes of those of all."""
+"""By operator: the tensors that a rank sends, and which tensors hold what then, made of what all of them sent."""
