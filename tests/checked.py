@@ -1,11 +1,15 @@
-"""`gradproof check` in this process: the whole verification of a function, by all of its judges."""
+"""`gradproof check` and `gradproof watch` in this process: the whole verification of a function, by all judges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradproof.shadow.process.check import verified
+from gradproof.shadow.process.chosen import chosen
+from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 
@@ -14,3 +18,27 @@ def check(function: Callable[[Any], Any], **options: Any) -> Verification:
     """Verify a training function; the options are those of a `Request`."""
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return verified(function, Request(**options))
+
+
+def watch(
+    target: Callable[[], Any],
+    accum_steps: int | None = None,
+    windows: int = 3,
+    epoch_batches: int | None = None,
+    windows_at: str | None = None,
+) -> Verification:
+    """Run a function, and judge what was seen. Whatever it raises passes through."""
+    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, chosen(windows_at) if windows_at else None)
+    with watcher:
+        target()
+    return watcher.verification()
+
+
+def run_script(argv: Sequence[str]) -> None:
+    """Run a script under its own arguments; `sys.argv` is put back."""
+    before = sys.argv
+    sys.argv = list(argv)
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        sys.argv = before

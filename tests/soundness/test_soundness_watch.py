@@ -20,7 +20,8 @@ import torch._dynamo
 import torch.utils.data
 
 from gradproof.shadow.process.chosen import chosen
-from gradproof.shadow.process.watch import ScriptWatch, run_script
+from gradproof.shadow.process.watch import ScriptWatch
+from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
 from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
@@ -51,6 +52,7 @@ X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
 """
 OF_SUMS = """
 from contextlib import nullcontext
+from tests.checked import run_script
 r = rank
 """
 WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES, **SHOWN, **UNSEEN}

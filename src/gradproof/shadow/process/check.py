@@ -38,30 +38,28 @@ from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, p
 Answer = dict[str, Any]
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
+MISTAKE = ("code", "found", "expected", "help", "where")
+"""Fields of a user's mistake, which the parent raises again."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
     """Import the file, verify its function. Whatever goes wrong is in the answer."""
     path, name = Path(job["file"]), str(job["function"])
-    subject, options = str(job["subject"]), dict(job["options"])
+    subject, options, loaded = str(job["subject"]), dict(job["options"]), False
     try:
         if Path(job["package"]) != PACKAGE:
             return _failed(subject, options, f"the child imported another gradproof, from {PACKAGE}")
         request = Request(**options)
         function = function_of(load(path), name, str(job.get("shown", path)))
-    except GradproofError as e:
-        return mistake(e)
-    except BaseException as e:
-        return ended(e, subject, options, path)
-    try:
+        loaded = True
         found = verified(function, request, subject)
         if not isinstance(found, Verification):
             return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
         found.subject = subject
         return {"verification": to_json(complete(found, request.ranks))}
-    except GradproofError as e:
-        return mistake(e) if e.code in (NUMBERS, LAW) else ended(e, subject, options, path)
     except BaseException as e:
+        if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
+            return {"mistake": {name: getattr(e, name) for name in MISTAKE}}
         return ended(e, subject, options, path)
 
 
@@ -76,12 +74,6 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
     help, location = "run the function by itself first", raised_at(error, path)
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), location, help))}
-
-
-def mistake(error: GradproofError) -> Answer:
-    """A user's mistake, to be raised again by the parent."""
-    names = ("code", "found", "expected", "help", "where")
-    return {"mistake": {name: getattr(error, name) for name in names}}
 
 
 def _failed(subject: str, options: Mapping[str, Any], reason: str, help: str = "") -> Answer:
@@ -160,15 +152,9 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         result = Path(folder) / "result.json"
         job = {
-            "file": str(target.path),
-            "shown": target.shown,
-            "function": target.function,
-            "subject": target.subject,
-            "options": config,
-            "result": str(result),
-            "package": str(PACKAGE),
-            "lifeline": True,
-        }
+            "file": str(target.path), "shown": target.shown, "function": target.function, "subject": target.subject,
+            "options": config, "result": str(result), "package": str(PACKAGE), "lifeline": True,
+        }  # fmt: skip
         outcome, reason = _attend(job, folder, limit)
         if outcome is None:
             try:
@@ -229,10 +215,9 @@ def answered(result: Path, subject: str) -> Verification:
 
 def mistaken(fields: Any) -> GradproofError:
     """A user's mistake that a child found. Raises ValueError when it is none."""
-    names = ("code", "found", "expected", "help", "where")
-    if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in names):
+    if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
         raise ValueError("it is no mistake of the known shape")
-    return GradproofError(*(fields[name] for name in names))
+    return GradproofError(*(fields[name] for name in MISTAKE))
 
 
 def death(code: int) -> str:

@@ -12,10 +12,8 @@ decided.
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -27,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.process.chosen import Chosen, chosen, first
+from gradproof.shadow.process.chosen import Chosen, first
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
@@ -230,12 +228,10 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        for number in sorted(chosen.numbers - run.recorded if named else ()):
-            why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
-            found.notes.append(f"window {number} of --windows-at was not {why}")
-        for number in sorted(run.recorded if named else ()):
-            if number >= run.windows:
-                found.notes.append(f"window {number} of --windows-at was not reached")
+        for number in sorted(chosen.numbers | run.recorded if named else ()):
+            if number >= run.windows or number not in run.recorded:
+                why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
+                found.notes.append(f"window {number} of --windows-at was not {why}")
         if chosen.last and not self.ended:
             why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
@@ -275,34 +271,3 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(replaced(function, "apply", engine.own.following(function.apply)))
         stack.enter_context(engine)
         yield
-
-
-def watch(
-    target: Callable[[], Any] | Sequence[str],
-    accum_steps: int | None = None,
-    windows: int = 3,
-    epoch_batches: int | None = None,
-    windows_at: str | None = None,
-) -> Verification:
-    """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
-
-    Whatever it raises passes through.
-    """
-    named = None if windows_at is None else chosen(windows_at)
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
-    with watcher:
-        if callable(target):
-            target()
-        else:
-            run_script(target)
-    return watcher.verification()
-
-
-def run_script(argv: Sequence[str]) -> None:
-    """Run a script under its own arguments; `sys.argv` is put back."""
-    before = sys.argv
-    sys.argv = list(argv)
-    try:
-        runpy.run_path(argv[0], run_name="__main__")
-    finally:
-        sys.argv = before

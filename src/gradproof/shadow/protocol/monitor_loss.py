@@ -36,8 +36,8 @@ ULPS = 16
 class Handed:
     """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
 
-    `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides; there are none where
-    what was handed is no sum of means.
+    `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides;
+    there are none where what was handed is no sum of means.
     """
 
     size: int | None

@@ -58,7 +58,7 @@ class SeenStep:
 
 
 class WindowDetails:
-    """Looks at weights and optimizers while a recorded window runs. `leaves` and `reaching`: what the present pass reaches.
+    """Looks at weights and optimizers while a recorded window runs. `leaves`, `reaching`: what the pass reaches.
 
     `optimizers`: the parameters of each that was there in a recorded pass. It may be freed before the run is judged.
     """
