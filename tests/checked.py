@@ -21,16 +21,23 @@ def check(function: Callable[[Any], Any], **options: Any) -> Verification:
 
 
 def watch(
-    target: Callable[[], Any],
+    target: Callable[[], Any] | Sequence[str],
     accum_steps: int | None = None,
     windows: int = 3,
     epoch_batches: int | None = None,
     windows_at: str | None = None,
 ) -> Verification:
-    """Run a function, and judge what was seen. Whatever it raises passes through."""
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, chosen(windows_at) if windows_at else None)
+    """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
+
+    Whatever it raises passes through.
+    """
+    named = None if windows_at is None else chosen(windows_at)
+    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
     with watcher:
-        target()
+        if callable(target):
+            target()
+        else:
+            run_script(target)
     return watcher.verification()
 
 

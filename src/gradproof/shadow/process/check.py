@@ -12,7 +12,6 @@ import inspect
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
-from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
+from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
 from gradproof.shadow.locations import NOWHERE
@@ -97,7 +96,6 @@ def main() -> None:
 
 
 # -- The parent's side: start the child, limit its time, leave nothing of it alive, and read what it answered.
-GRACE = 0.2
 
 
 def command() -> list[str]:
@@ -179,14 +177,10 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         if late := exceeded(process, limit):
-            _signal(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+            end_group(process)
             return Outcome.TIMEOUT, f"{late}; the process was killed"
     finally:
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
-        end_strays(scratch)
+        bury(process, scratch)
         with suppress(OSError):
             process.stdin.close()
     return (None, "") if process.returncode == 0 else (Outcome.ERROR, death(process.returncode))
@@ -224,13 +218,7 @@ def death(code: int) -> str:
     """How a process ended, in words."""
     if code >= 0:
         return f"the process ended with exit code {code} and left no answer"
-    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-    return f"the process was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-
-
-def _signal(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+    return f"the process was {killed_by(code)}"
 
 
 # -- One training function, verified; with rounding, one recording of it is bounded as well.

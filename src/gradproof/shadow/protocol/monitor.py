@@ -29,20 +29,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
 from gradproof.shadow.protocol.rank_sums import Call
-from gradproof.shadow.protocol.run_events import (
-    ABORTED,
-    CLIP,
-    SCHEDULE,
-    STEP,
-    THREADS,
-    UNSCALE,
-    ZERO,
-    Arrival,
-    Iteration,
-    RunEvents,
-)
+from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents
 from gradproof.shadow.protocol.window_details import WindowDetails
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
@@ -52,12 +42,18 @@ MOST_REPORTS = 1000
 
 
 @dataclass
-class Scaled:
-    """A loss scaler and its steps."""
+class Forwards:
+    """The forward passes since the last backward pass. `size`: the rows of the first, and what stated them.
 
-    scaler: Any
-    performed: int = 0
-    skipped: int = 0
+    `called`: how often each module that is a part of no other one was called, and `each` every module with weights;
+    `inner` are parts.
+    """
+
+    size: tuple[int | None, str] | None = None
+    trains: bool = False
+    called: Counter[int] = field(default_factory=Counter)
+    each: Counter[int] = field(default_factory=Counter)
+    inner: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -94,24 +90,16 @@ class Monitor:
         self.open: list[Handed] = []
         self.reports: list[ReportedLoss] = []
         self.unchecked = 0
-        self.scalers: list[Scaled] = []
+        self.scalers: dict[Any, Counter[str]] = {}
         self.world = 1
         self.samples: list[Any] = []
-        self.mixed = self.known = False
-        self.dropped = False
-        self._past = False
+        self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
-        self._size: tuple[int | None, str] | None = None
-        self._trains = False
-        self._called: dict[int, int] = {}
-        self._inner: set[int] = set()
-        self._forwards = 0
-        self._each: dict[int, int] = {}
-        self._again = False
+        self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
-        self._scaler: Scaled | None = None
+        self._scaler: Counter[str] | None = None
         self._attempts = 0
         self._inside = 0
         self._stack: list[int] = []
@@ -226,16 +214,16 @@ class Monitor:
         own = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
-        noted = self._noted(CLIP, frozenset() if measures else frozenset(map(id, own)))
+        noted = self._noted(kinds.CLIP, frozenset() if measures else frozenset(map(id, own)))
         return self.details.sums.scaled(lambda: noted(original, own, *args, **kwargs))
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self.details.sums.scaled(lambda: self._noted(UNSCALE)(original, *args, **kwargs))
+        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE)(original, *args, **kwargs))
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
-        made = self._noted(SCHEDULE, (id(scheduler), bool(args or kwargs)))(original, scheduler, *args, **kwargs)
+        made = self._noted(kinds.SCHEDULE, (id(scheduler), bool(args or kwargs)))(original, scheduler, *args, **kwargs)
         optimizer = getattr(scheduler, "optimizer", None)
         if isinstance(optimizer, Optimizer):
             self.details.rated(optimizer, scheduled=True)
@@ -254,17 +242,16 @@ class Monitor:
 
         One that trains comes before one in evaluation mode, which may be a validation that forgot `no_grad`.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._inside or not torch.is_grad_enabled():
             return
-        if self._inside or not torch.is_grad_enabled():
-            return
+        seen = self._since
         if next(module.parameters(), None) is not None:
-            self._each[id(module)] = self._each.get(id(module), 0) + 1
-        if id(module) not in self._inner:
-            self._inner.update(id(part) for part in module.modules() if part is not module)
-            self._called[id(module)] = self._called.get(id(module), 0) + 1
-        if self._size is None or (module.training and not self._trains):
-            self._size, self._trains = (rows_of(args), FORWARD), module.training
+            seen.each[id(module)] += 1
+        if id(module) not in seen.inner:
+            seen.inner.update(id(part) for part in module.modules() if part is not module)
+            seen.called[id(module)] += 1
+        if seen.size is None or (module.training and not seen.trains):
+            seen.size, seen.trains = (rows_of(args), FORWARD), module.training
 
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
@@ -310,11 +297,11 @@ class Monitor:
         self._threads.append(get_ident())
         try:
             if len(set(self._threads)) > 1:
-                self.run.keep(THREADS)
+                self.run.keep(kinds.THREADS)
             return self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
             if accumulate_grad and not inner:
-                self.run.keep(ABORTED)
+                self.run.keep(kinds.ABORTED)
             raise
         finally:
             self._threads.remove(get_ident())
@@ -327,13 +314,8 @@ class Monitor:
         """A micro-batch, as its backward pass begins."""
         event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
-        size, stated_by = self._size or (None, "")
-        it, self._size, self._trains = self._iteration, None, False
-        self._forwards = max(self._called.values(), default=0)
-        self._again = max(self._each.values(), default=0) > 1
-        self._called.clear()
-        self._each.clear()
-        self._inner.clear()
+        self._before, self._since, it = self._since, Forwards(), self._iteration
+        size, stated_by = self._before.size or (None, "")
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
             it.late += int(it.ended)
@@ -353,10 +335,12 @@ class Monitor:
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
         it = self._iteration
+        forwards = max(self._before.called.values(), default=0)
+        again = max(self._before.each.values(), default=0) > 1
         if it is None:
-            return Arrival(None, False, 0, self._forwards, self.passes, again=self._again)
+            return Arrival(None, False, 0, forwards, self.passes, again=again)
         ahead = it.trained and it.passes == it.read and it.since > 1
-        return Arrival(it, it.trained, it.read, self._forwards, self.passes, ahead, self._again)
+        return Arrival(it, it.trained, it.read, forwards, self.passes, ahead, again)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -378,7 +362,7 @@ class Monitor:
         if self.open and not self.closed and not self.dropped:
             owned = params_of(owner) if isinstance(owner, Optimizer) else owner.parameters()
             self.dropped = any(p.grad is not None for p in owned)
-        return self._noted(ZERO)(original, owner, *args, **kwargs)
+        return self._noted(kinds.ZERO)(original, owner, *args, **kwargs)
 
     # Steps
 
@@ -412,11 +396,7 @@ class Monitor:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
         if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
             return original(scaler, optimizer, *args, **kwargs)
-        known = next((s for s in self.scalers if s.scaler is scaler), None)
-        if known is None:
-            known = Scaled(scaler)
-            self.scalers.append(known)
-        self._scaler, before = known, self._attempts
+        self._scaler, before = self.scalers.setdefault(scaler, Counter()), self._attempts
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
@@ -431,12 +411,12 @@ class Monitor:
         """An optimizer step, performed or skipped."""
         number = self._number(optimizer)
         self._attempts += 1
-        self.run.event(STEP, self.details.stepped(optimizer, number, skipped))
+        self.run.event(kinds.STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
         after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
-            self._scaler.performed += after.performed - before.performed
-            self._scaler.skipped += after.skipped - before.skipped
+            self._scaler["performed"] += after.performed - before.performed
+            self._scaler["skipped"] += after.skipped - before.skipped
         if self.open:
             self._close(before.samples)
 

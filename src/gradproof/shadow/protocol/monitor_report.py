@@ -8,7 +8,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.monitoring import Counts
 from gradproof.shadow.protocol.monitor import Epoch, Monitor
-from gradproof.shadow.protocol.monitor_loss import Handed, own_losses
+from gradproof.shadow.protocol.monitor_loss import own_losses
 from gradproof.shadow.result import RECORDED, Result
 
 REPORTED = "GA-INV-001"
@@ -29,8 +29,8 @@ def monitored(monitor: Monitor) -> dict[str, Any]:
         "epochs": epochs(monitor),
         "steps": [_row(monitor, n, c) for n, c in totals(monitor).items()],
         "scalers": [
-            {"performed": s.performed, "skipped": s.skipped, "scale": float(s.scaler.get_scale())}
-            for s in monitor.scalers
+            {"performed": made["performed"], "skipped": made["skipped"], "scale": float(scaler.get_scale())}
+            for scaler, made in monitor.scalers.items()
         ],
         "losses": losses(monitor),
         "reported": {"checked": len(monitor.reports), "unchecked": monitor.unchecked},
@@ -76,26 +76,18 @@ def epochs(monitor: Monitor) -> dict[str, Any]:
 
 
 def _rows(monitor: Monitor, found: list[Epoch]) -> list[dict[str, Any]]:
+    length = monitor.epoch_batches
+    complete = [e.passes == length if length else e.iteration is not None and e.iteration.complete for e in found]
     return [
-        {"epoch": i, **_row(monitor, number, counts), "complete": _complete(monitor, epoch)}
-        for i, epoch in enumerate(found, 1)
+        {"epoch": i, **_row(monitor, number, counts), "complete": whole}
+        for i, (epoch, whole) in enumerate(zip(found, complete, strict=True), 1)
         for number, counts in epoch.counts.items()
     ]
 
 
-def _complete(monitor: Monitor, epoch: Epoch) -> bool:
-    if monitor.epoch_batches is not None:
-        return epoch.passes == monitor.epoch_batches
-    return epoch.iteration is not None and epoch.iteration.complete
-
-
 def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
-    return {
-        "optimizer": f"{number} {monitor.types[number]}",
-        "passes": counts.passes,
-        "performed": counts.performed,
-        "skipped": counts.skipped,
-    }
+    made = {name: getattr(counts, name) for name in ("passes", "performed", "skipped")}
+    return {"optimizer": f"{number} {monitor.types[number]}", **made}
 
 
 def totals(monitor: Monitor) -> dict[int, Counts]:
@@ -115,18 +107,14 @@ def lengths(monitor: Monitor) -> list[int]:
 
 def losses(monitor: Monitor) -> list[dict[str, Any]]:
     """Each recorded micro-batch's own loss, None where it is not known, beside what backward was handed."""
-    made = []
-    for i, window in enumerate(monitor.closed, 1):
-        own = own_losses(window, monitor.tally, lengths(monitor))
-        made += [_loss(i, j, h, loss) for j, (h, loss) in enumerate(zip(window, own, strict=True), 1)]
-    return made
-
-
-def _loss(window: int, micro: int, h: Handed, loss: float | None) -> dict[str, Any]:
-    return {
-        "window": window, "micro_batch": micro, "loss": loss, "handed": h.number, "divided_by": h.divisor,
-        "scale": float(h.scale),
-    }  # fmt: skip
+    return [
+        {
+            "window": i, "micro_batch": j, "loss": loss, "handed": h.number, "divided_by": h.divisor,
+            "scale": float(h.scale),
+        }
+        for i, window in enumerate(monitor.closed, 1)
+        for j, (h, loss) in enumerate(zip(window, own_losses(window, monitor.tally, lengths(monitor)), strict=True), 1)
+    ]  # fmt: skip
 
 
 def reported(monitor: Monitor, equal: bool) -> Result | None:
@@ -170,12 +158,16 @@ def monitoring_lines(monitoring: Mapping[str, Any]) -> list[str]:
     """What was monitored; nothing for a verification that monitored nothing."""
     if not monitoring:
         return []
+    scalers = monitoring["scalers"]
     return [
         effective_line(monitoring["effective"]),
         *_epochs(monitoring["epochs"]),
-        *_steps(monitoring["steps"]),
+        *(f"whole run: {_counted(row)}" for row in monitoring["steps"]),
         *_losses(monitoring["losses"]),
-        *_scalers(monitoring["scalers"]),
+        *(
+            f"loss scaler: {_performed(s)} performed, {s['skipped']:,} skipped, scale now {_number(s['scale'])}"
+            for s in scalers
+        ),
     ]
 
 
@@ -201,11 +193,6 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {len(rows) - EPOCHS} more epochs; --format json has all"
 
 
-def _steps(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        yield f"whole run: {_counted(row)}"
-
-
 def _performed(row: Mapping[str, Any]) -> str:
     return f"{row['performed']} optimizer step{'' if row['performed'] == 1 else 's'}"
 
@@ -228,12 +215,6 @@ def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
         else:
             said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
             yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
-
-
-def _scalers(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        steps = _performed(row)
-        yield f"loss scaler: {steps} performed, {row['skipped']:,} skipped, scale now {_number(row['scale'])}"
 
 
 def _number(value: float | str) -> str:
