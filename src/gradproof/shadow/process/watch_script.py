@@ -78,7 +78,8 @@ def _refused(found: str, help: str) -> GradproofError:
 
 def _same(named: str, executable: str) -> None:
     """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
-    if os.sep not in named and named.removesuffix(".exe") in _names():
+    major, minor = sys.version_info[:2]
+    if os.sep not in named and named.removesuffix(".exe") in ("python", f"python{major}", f"python{major}.{minor}"):
         return
     found = shutil.which(named)
     if found is None:
@@ -86,11 +87,6 @@ def _same(named: str, executable: str) -> None:
     if Path(found).absolute().parent != Path(executable).absolute().parent:
         help = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
         raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
-
-
-def _names() -> set[str]:
-    major, minor = sys.version_info[:2]
-    return {"python", f"python{major}", f"python{major}.{minor}"}
 
 
 def _flag(rest: list[str]) -> list[str]:

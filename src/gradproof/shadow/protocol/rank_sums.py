@@ -44,7 +44,8 @@ class SeenGradient:
     @property
     def kept(self) -> bool:
         """Whether the gradient is what it was."""
-        return self.param.grad is not None and same(self.sum, checksum(self.param.grad))
+        grad = self.param.grad
+        return grad is not None and self.sum is not None and same(self.sum, checksum(grad))
 
 
 def world_of(group: Any = None) -> int:

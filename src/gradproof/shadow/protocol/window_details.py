@@ -186,9 +186,10 @@ class WindowDetails:
         return SeenStep(number, frozenset(map(id, own)), held(own) | self._held, *flags)
 
     def _written(self) -> bool:
-        """Whether some weight is not what it was at the last call."""
+        """Whether some weight is not what it was at the last call. Of a sparse one that is not known."""
         now = {key: checksum(weight) for key, weight in self._weights.items()}
-        found = any(not same(self._checked.get(key), one) for key, one in now.items())
+        found = any(weight.layout is not torch.strided for weight in self._weights.values())
+        found |= any(not same(self._checked.get(key), one) for key, one in now.items())
         self._checked = now
         return found
 
