@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradproof.shadow.record.ranks import free_port
-from gradproof.shadow.whole.memory import Memory, Region
+from gradproof.shadow.whole.memory import Region
 from gradproof.shadow.whole.terms import Combination, Shape, Terms, plus, times
-from gradproof.shadow.whole.values import Moves, Value, shared
+from gradproof.shadow.whole.values import Value, shared
+
+if TYPE_CHECKING:
+    from gradproof.shadow.whole.engine import Engine
 
 POLL, SETTLES = 0.0005, 0.05
 """Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
@@ -205,21 +208,13 @@ Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], Results]
 
 
 class Collectives:
-    """What the collectives of one run make of values. `read`, `write` and `lose` are those of its engine."""
+    """What the collectives of one run make of values."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        algebra: Moves,
-        memory: Memory,
-        read: Callable[[torch.Tensor], Value],
-        write: Callable[[torch.Tensor, Value], None],
-        lose: Callable[[str], None],
-    ) -> None:
-        self.exchange, self.algebra, self.terms, self.memory = exchange, algebra, algebra.terms, memory
-        self.read, self.write, self.lose = read, write, lose
+    def __init__(self, exchange: Exchange, engine: Engine) -> None:
+        self.exchange, self.engine = exchange, engine
+        self.algebra, self.terms = engine.laws, engine.terms
 
-    def settle(self, name: str, args: Any) -> Callable[[Any], Any]:
+    def settle(self, name: str, args: Any) -> Callable[[Any], None]:
         """Exchange what a collective is given; the function that writes its results, when it has run."""
         if name in ("barrier", "monitored_barrier_"):
             return lambda _: None
@@ -228,7 +223,7 @@ class Collectives:
         rule = RULES.get(name)
         group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
         if rule is None or group is None:
-            self.lose(f"torch.distributed: {name.strip('_')} is not followed")
+            self.engine.lose(f"torch.distributed: {name.strip('_')} is not followed")
             return lambda _: None
         members = torch.distributed.get_process_group_ranks(torch.distributed.ProcessGroup.unbox(group))
         sends, makes = rule
@@ -236,30 +231,35 @@ class Collectives:
         if name in APIECE and all(self._pieces(t) for t in given):
             return self._apiece(name, args, members, [piece for t in given for piece in self._pieces(t)])
         found = self._exchanged(name, given, members)
-        return lambda _: [self.write(tensor, value) for tensor, value in makes(self, args, members, found)]
+
+        def write(_: Any) -> None:
+            for tensor, value in makes(self, args, members, found):
+                self.engine.put(tensor, value)
+
+        return write
 
     def _exchanged(self, name: str, given: Sequence[torch.Tensor], members: Sequence[int]) -> list[list[Value]]:
         what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
-        return self.exchange.values(what, [self.read(t) for t in given], members)
+        return self.exchange.values(what, [self.engine.value(t) for t in given], members)
 
-    def _functional(self, name: str, args: Any) -> Callable[[Any], Any]:
+    def _functional(self, name: str, args: Any) -> Callable[[Any], None]:
         """A collective that writes nothing, and gives its result."""
         given = args[0]
-        value = self.read(given)
+        value = self.engine.value(given)
         if name == "all_reduce":
             group = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
             found = self._exchanged(name, [given], torch.distributed.get_process_group_ranks(group))
             value = self.reduced([values[0] for values in found], tuple(given.shape), args[1])
-        return lambda out: self.write(out, value)
+        return lambda out: self.engine.put(out, value)
 
     def _pieces(self, tensor: torch.Tensor) -> list[Region]:
         """The regions of a flat buffer that is as large as its storage and was filled piece by piece; else nothing."""
-        held = self.memory.of(tensor)
+        held = self.engine.memory.of(tensor)
         sizes = [region.stop - region.start for region in held.regions]
         whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
         return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
 
-    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], Any]:
+    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], None]:
         """A collective on each piece of flat buffers, which are then filled with the results."""
         what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
         found = self.exchange.values(what, [piece.value for piece in pieces], members)
@@ -270,7 +270,7 @@ class Collectives:
                 summed = name.startswith("allreduce")
                 piece.value = self.reduced(values, piece.shape, args[2]) if summed else values[int(args[2])]
             for tensor in args[0]:
-                self.memory.of(tensor).views.clear()
+                self.engine.memory.of(tensor).views.clear()
 
         return fill
 
