@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradproof.shadow.process.check import verified
-from gradproof.shadow.process.chosen import chosen
 from gradproof.shadow.process.watch import ScriptWatch
+from gradproof.shadow.process.watch_script import chosen
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 

@@ -19,8 +19,8 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.chosen import chosen
 from gradproof.shadow.process.watch import ScriptWatch
+from gradproof.shadow.process.watch_script import chosen
 from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW

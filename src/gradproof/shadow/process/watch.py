@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.process.chosen import Chosen, first
+from gradproof.shadow.process.watch_script import Chosen, first
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling

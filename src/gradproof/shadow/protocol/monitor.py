@@ -30,10 +30,9 @@ from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
 from gradproof.shadow.protocol.rank_sums import Call
-from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents
-from gradproof.shadow.protocol.window_details import WindowDetails
+from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents, WindowDetails
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
