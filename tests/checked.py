@@ -9,8 +9,7 @@ from typing import Any
 
 from gradproof.shadow.process.check import verified
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.process.watch_script import chosen
-from gradproof.shadow.request import Request
+from gradproof.shadow.request import Request, chosen
 from gradproof.shadow.result import Verification
 
 

@@ -20,7 +20,7 @@ import torch._dynamo
 import torch.utils.data
 
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.process.watch_script import chosen
+from gradproof.shadow.request import chosen
 from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
-from gradproof.shadow.process.watch_script import chosen
 from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
+from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
 from tests.checked import watch
 

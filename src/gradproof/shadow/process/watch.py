@@ -25,12 +25,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.process.watch_script import Chosen, first
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
-from gradproof.shadow.request import complete, expected_obligations
+from gradproof.shadow.request import Chosen, complete, expected_obligations, first
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.with_events import WithEvents
