@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -276,9 +277,4 @@ def raised_at(error: BaseException, path: Path) -> Location | None:
 
 
 def _frames(trace: TracebackType | None) -> list[Location]:
-    found = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append(Location(code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    return found
+    return [Location(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]

@@ -197,21 +197,17 @@ def answered(result: Path, subject: str) -> Verification:
         data = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise ValueError("the process ended early" if isinstance(e, FileNotFoundError) else str(e)) from e
-    if isinstance(data, dict) and set(data) == {"mistake"}:
-        raise mistaken(data["mistake"])
-    if not isinstance(data, dict) or set(data) != {"verification"}:
+    if not isinstance(data, dict) or set(data) not in ({"verification"}, {"mistake"}):
         raise ValueError("it is neither a verification nor a mistake")
+    if "mistake" in data:
+        fields = data["mistake"]
+        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
+            raise ValueError("it is no mistake of the known shape")
+        raise GradproofError(*(fields[name] for name in MISTAKE))
     found = from_json(data["verification"])
     if found.subject != subject:
         raise ValueError(f"it is about {found.subject!r}")
     return found
-
-
-def mistaken(fields: Any) -> GradproofError:
-    """A user's mistake that a child found. Raises ValueError when it is none."""
-    if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
-        raise ValueError("it is no mistake of the known shape")
-    return GradproofError(*(fields[name] for name in MISTAKE))
 
 
 def death(code: int) -> str:

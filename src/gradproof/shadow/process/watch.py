@@ -122,7 +122,7 @@ class ScriptWatch:
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
-        apart = _get_current_dispatch_mode() is not None or self.monitor.within_call or self.engine.facts.lost
+        apart = _get_current_dispatch_mode() is not None or self.monitor.inside or self.engine.facts.lost
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.monitor.parameters())

@@ -31,7 +31,7 @@ from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
-from gradproof.shadow.protocol.rank_sums import Call
+from gradproof.shadow.protocol.rank_sums import Call, world_of
 from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents, WindowDetails
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
@@ -100,7 +100,7 @@ class Monitor:
         self._scale: Any = None
         self._scaler: Counter[str] | None = None
         self._attempts = 0
-        self._inside = 0
+        self.inside = 0  # how many calls that are watched run within each other
         self._stack: list[int] = []
         self._threads: list[int] = []
         self._undo = ExitStack()
@@ -166,11 +166,6 @@ class Monitor:
         """The parameters of the optimizers that have stepped."""
         return [parameter for optimizer in self._numbers for parameter in params_of(optimizer)]
 
-    @property
-    def within_call(self) -> bool:
-        """Whether a call that is watched runs."""
-        return bool(self._inside)
-
     def holds_gradients(self) -> bool:
         """Whether some parameter has a gradient that is not zero."""
         held = (p.grad for p in self.parameters() if p.grad is not None)
@@ -191,38 +186,35 @@ class Monitor:
         self.known |= length is not None
         return not self.epochs and length is not None and 0 < length - done <= most
 
-    def _noted(self, kind: str, about: Any = None) -> Call:
+    def _noted(self, kind: str, about: Any, original: Call, *args: Any, **kwargs: Any) -> Any:
         """A call that is an event of its own, but for one inside another."""
-
-        def noted(original: Call, *args: Any, **kwargs: Any) -> Any:
-            if not self._inside and not initialising():
-                self.run.event(kind, about)
-            return self._within(original, *args, **kwargs)
-
-        return noted
+        if not self.inside and not initialising():
+            self.run.event(kind, about)
+        return self._within(original, *args, **kwargs)
 
     def _within(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        self._inside += 1
+        self.inside += 1
         try:
             return original(*args, **kwargs)
         finally:
-            self._inside -= 1
+            self.inside -= 1
 
     def _clipping(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
         """A clip of torch.nn.utils. One at infinity measures, and scales nothing."""
         own = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
-        noted = self._noted(kinds.CLIP, frozenset() if measures else frozenset(map(id, own)))
-        return self.details.sums.scaled(lambda: noted(original, own, *args, **kwargs))
+        about = frozenset[int]() if measures else frozenset(map(id, own))
+        return self.details.sums.scaled(lambda: self._noted(kinds.CLIP, about, original, own, *args, **kwargs))
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE)(original, *args, **kwargs))
+        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE, None, original, *args, **kwargs))
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
-        made = self._noted(kinds.SCHEDULE, (id(scheduler), bool(args or kwargs)))(original, scheduler, *args, **kwargs)
+        about = (id(scheduler), bool(args or kwargs))
+        made = self._noted(kinds.SCHEDULE, about, original, scheduler, *args, **kwargs)
         optimizer = getattr(scheduler, "optimizer", None)
         if isinstance(optimizer, Optimizer):
             self.details.rated(optimizer, scheduled=True)
@@ -241,7 +233,7 @@ class Monitor:
 
         One that trains comes before one in evaluation mode, which may be a validation that forgot `no_grad`.
         """
-        if torch.compiler.is_compiling() or self._inside or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or self.inside or not torch.is_grad_enabled():
             return
         seen = self._since
         if next(module.parameters(), None) is not None:
@@ -284,7 +276,7 @@ class Monitor:
     def _backward(self, original: Call, outputs: Any, *args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
         """A backward pass, or torch.autograd.grad, whose gradients are returned; but for one inside another."""
         _, _, differentiable, given, *_ = args
-        roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self._inside)
+        roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self.inside)
         if inner and accumulate_grad:
             self.details.reaches(roots, inputs)
         elif accumulate_grad:
@@ -304,7 +296,7 @@ class Monitor:
             raise
         finally:
             self._threads.remove(get_ident())
-            if not self._inside:
+            if not self.inside:
                 if accumulate_grad:
                     self.details.sums.arrived(self.details.leaves)
                 self.turned()
@@ -361,7 +353,7 @@ class Monitor:
         if self.open and not self.closed and not self.dropped:
             owned = params_of(owner) if isinstance(owner, Optimizer) else owner.parameters()
             self.dropped = any(p.grad is not None for p in owned)
-        return self._noted(kinds.ZERO)(original, owner, *args, **kwargs)
+        return self._noted(kinds.ZERO, None, original, owner, *args, **kwargs)
 
     # Steps
 
@@ -373,22 +365,24 @@ class Monitor:
         return self._numbers[optimizer]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        number = self._number(optimizer)
+        outermost = self._outermost(optimizer)
         self.turned()
+        if outermost:
+            self.details.stepping(optimizer)
+        self._stack.append(self._number(optimizer))
+
+    def _outermost(self, optimizer: Optimizer) -> bool:
+        """Whether no other optimizer steps. A step that raised has left this one among those that do."""
+        number = self._number(optimizer)
         if number in self._stack:
             del self._stack[self._stack.index(number) :]
-        if not self._stack:
-            self.details.stepping(optimizer)
-        self._stack.append(number)
+        return not self._stack
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        number = self._number(optimizer)
-        if number in self._stack:
-            del self._stack[self._stack.index(number) :]
-        if not self._stack:
-            flag = found_skip(optimizer)
+        if self._outermost(optimizer):
+            flag = getattr(optimizer, "found_inf", None)  # by which a fused optimizer skips its update
             with _disable_current_modes():
-                self._attempt(optimizer, flag is not None and bool(flag.item()))
+                self._attempt(optimizer, isinstance(flag, Tensor) and bool(flag.detach().item()))
             self.turned()
 
     def _scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -421,8 +415,7 @@ class Monitor:
 
     def _close(self, samples: Any) -> None:
         """A window is complete."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.world = torch.distributed.get_world_size()
+        self.world = max(self.world, world_of())
         self.samples.append(samples)
         self.closed.append(self.open)
         self.open = []
@@ -442,12 +435,6 @@ class Monitor:
         with torch.no_grad(), _disable_current_modes():
             kept = number_of(value)
         self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_location()))
-
-
-def found_skip(optimizer: Any) -> Tensor | None:
-    """The flag by which a fused optimizer skips its update on an infinite gradient, or None."""
-    flag = getattr(optimizer, "found_inf", None)
-    return flag.detach().clone() if isinstance(flag, Tensor) else None
 
 
 def number_of(value: Any) -> Tensor | float | None:
