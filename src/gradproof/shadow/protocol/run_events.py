@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ step wrote, a backward pass that raised, and one that began while that of anothe
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
-Counted = tuple[tuple[Act, int], ...]
+Kind = tuple[tuple[Act, ...], tuple[Act, ...]]
+"""What happens in a window up to its last step, and after it."""
 
 
 @dataclass
@@ -126,8 +126,8 @@ class RunEvents:
         self.recorded: set[int] = set()
         self._acts: list[Act] = []
         self._until = 0
-        self._kinds: dict[tuple[Counted, Counted], tuple[int, int]] = {}  # how many, and the first of them
-        self._recorded: set[tuple[Counted, Counted]] = set()
+        self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
+        self._recorded: set[Kind] = set()
         self.more = 0
         self.seen: dict[int, list[SeenEvent]] = {}
 
@@ -171,7 +171,7 @@ class RunEvents:
         after = self._acts[self._until :]
         if sum(what == SCHEDULE for what, _ in after) == 1:  # one that follows epochs, or each step
             after = [act for act in after if act[0] != SCHEDULE]
-        kind = (counted(self._acts[: self._until]), counted(after))
+        kind = (tuple(self._acts[: self._until]), tuple(after))
         if self.number in self.recorded:
             self._recorded.add(kind)
         if kind in self._kinds or len(self._kinds) < MOST:
@@ -198,9 +198,9 @@ class RunEvents:
             if kind not in self._recorded and not final and self._recorded:
                 yield NotJudged(count, first, self._difference(kind))
 
-    def _difference(self, kind: tuple[Counted, Counted]) -> str:
+    def _difference(self, kind: Kind) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
-        own, *others = (totals(one) for one in (kind, *self._recorded))
+        own, *others = (Counter(body + after) for body, after in (kind, *self._recorded))
         known = sorted({passes(one) for one in others})
         if passes(own) not in known:
             right = " or ".join(map(str, known))
@@ -217,16 +217,6 @@ def shown_act(act: Act) -> str:
     """An event with its line."""
     what, location = act
     return what + (f" at {Path(location.file).name}:{location.line}" if location != NOWHERE else "")
-
-
-def counted(acts: Sequence[Act]) -> Counted:
-    """Events in a row that are alike, as one with its number."""
-    return tuple((act, len(list(same))) for act, same in groupby(acts))
-
-
-def totals(kind: tuple[Counted, Counted]) -> Counter[Act]:
-    """How often each event is in a window."""
-    return sum((Counter({act: times}) for act, times in kind[0] + kind[1]), Counter[Act]())
 
 
 def passes(events: Counter[Act]) -> int:
