@@ -52,7 +52,6 @@ X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
 """
 OF_SUMS = """
 from contextlib import nullcontext
-from tests.checked import run_script
 r = rank
 """
 WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES, **SHOWN, **UNSEEN}
