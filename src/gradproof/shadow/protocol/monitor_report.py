@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -255,45 +256,34 @@ def effective(monitor: Monitor) -> dict[str, Any]:
         return {**made, "why": NO_WINDOW}
     first = monitor.closed[0]
     made |= {"accum_steps": len(first), "sizes": [h.size for h in first]}
-    if len(monitor.types) > 1:
-        return {**made, "why": SEVERAL}
-    if monitor.dropped:
-        return {**made, "why": DROPPED}
-    if any(h.size is None for h in first):
-        return {**made, "why": NO_SIZE}
+    dropped = DROPPED if monitor.dropped else NO_SIZE if any(h.size is None for h in first) else ""
+    why = SEVERAL if len(monitor.types) > 1 else dropped
+    if why:
+        return {**made, "why": why}
     stated = ", ".join(dict.fromkeys(h.stated_by for h in first))
     samples = int(monitor.tally.effective(monitor.samples[0], monitor.world))
-    given = monitor.accum_steps
-    why = (
-        ""
-        if given in (None, len(first))
-        else f"the first window has {len(first)} micro-batches, and {given} were given"
-    )
+    if monitor.accum_steps not in (None, len(first)):
+        why = f"the first window has {len(first)} micro-batches, and {monitor.accum_steps} were given"
     return {**made, "samples": samples, "stated_by": stated, "why": why}
 
 
 def epochs(monitor: Monitor) -> dict[str, Any]:
     """Counts by epoch and optimizer; no rows where nothing tells an epoch, and `why`."""
-    rows = [*monitor.epochs, monitor.epoch]
-    if monitor.epoch_batches is not None:
-        return {"stated_by": f"every {monitor.epoch_batches} backward passes", "why": "", "rows": _rows(monitor, rows)}
-    seen = [e.iteration for e in rows if e.iteration is not None]
-    why = NO_EPOCH if not seen else MIXED if monitor.mixed else ""
-    if seen and not all(it.stated for it in seen):
-        why = READ_AHEAD
-    if why:
-        return {"stated_by": "", "why": why, "rows": []}
-    return {"stated_by": "iterations over a DataLoader", "why": "", "rows": _rows(monitor, rows)}
-
-
-def _rows(monitor: Monitor, found: list[Epoch]) -> list[dict[str, Any]]:
-    length = monitor.epoch_batches
-    complete = [e.passes == length if length else e.iteration is not None and e.iteration.complete for e in found]
-    return [
-        {"epoch": i, **_row(monitor, number, counts), "complete": whole}
-        for i, (epoch, whole) in enumerate(zip(found, complete, strict=True), 1)
+    every, length = [*monitor.epochs, monitor.epoch], monitor.epoch_batches
+    seen = [e.iteration for e in every if e.iteration is not None]
+    told = NO_EPOCH if not seen else "" if all(it.stated for it in seen) else READ_AHEAD
+    why = "" if length else told or MIXED * monitor.mixed
+    stated_by = "" if why else f"every {length} backward passes" if length else "iterations over a DataLoader"
+    rows = [
+        {"epoch": i, **_row(monitor, number, counts), "complete": _complete(epoch, length)}
+        for i, epoch in enumerate(() if why else every, 1)
         for number, counts in epoch.counts.items()
     ]
+    return {"stated_by": stated_by, "why": why, "rows": rows}
+
+
+def _complete(epoch: Epoch, length: int | None) -> bool:
+    return epoch.passes == length if length else epoch.iteration is not None and epoch.iteration.complete
 
 
 def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
@@ -416,13 +406,11 @@ def _counted(row: Mapping[str, Any]) -> str:
 
 
 def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    windows: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        windows.setdefault(row["window"], []).append(row)
-    for window, found in windows.items():
+    for window, own in groupby(rows, lambda row: row["window"]):
+        found = list(own)
         if all(row["loss"] is not None for row in found):
-            own = ", ".join(_number(row["loss"]) for row in found)
-            yield f"window {window}, losses of its micro-batches: {own}"
+            losses = ", ".join(_number(row["loss"]) for row in found)
+            yield f"window {window}, losses of its micro-batches: {losses}"
         else:
             said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
             yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
