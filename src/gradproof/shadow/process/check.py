@@ -164,10 +164,14 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
 
 
 def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
-    """Start, wait, kill what is left. The outcome is None when the child ended well."""
+    """Start, wait, kill what is left. The outcome is None when the child ended well.
+
+    The environment is the user's own; TMPDIR marks the child's children, so that none escapes.
+    """
+    environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
     try:
         process = subprocess.Popen(
-            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=_environ(scratch), start_new_session=True
+            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
         )
     except OSError as e:
         return Outcome.ERROR, f"the verification could not be started: {e}"
@@ -183,12 +187,9 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
         bury(process, scratch)
         with suppress(OSError):
             process.stdin.close()
-    return (None, "") if process.returncode == 0 else (Outcome.ERROR, death(process.returncode))
-
-
-def _environ(scratch: str) -> dict[str, str]:
-    """The user's own environment; TMPDIR marks the child's children, so that none escapes."""
-    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
+    code = process.returncode
+    how = f"ended with exit code {code} and left no answer" if code > 0 else f"was {killed_by(code)}"
+    return (None, "") if code == 0 else (Outcome.ERROR, f"the process {how}")
 
 
 def answered(result: Path, subject: str) -> Verification:
@@ -208,13 +209,6 @@ def answered(result: Path, subject: str) -> Verification:
     if found.subject != subject:
         raise ValueError(f"it is about {found.subject!r}")
     return found
-
-
-def death(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"the process ended with exit code {code} and left no answer"
-    return f"the process was {killed_by(code)}"
 
 
 # -- One training function, verified; with rounding, one recording of it is bounded as well.
