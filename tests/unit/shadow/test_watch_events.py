@@ -299,6 +299,17 @@ def test_ranks_are_summed_after_the_last_micro_batch(
     assert sums.result("").outcome is outcome
 
 
+def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    sums, table = RankSums(), nn.Embedding(5, 2, sparse=True)
+    sums.on = True
+    table(torch.tensor([1])).sum().backward()
+    sums.arrived([table.weight])
+    sums.reduce(lambda *_: None, table.weight.grad)
+    sums.applied([table.weight], LOCATION)
+    assert sums.result("").outcome is OPAQUE
+
+
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_gradient_that_its_ddp_did_not_sum_is_refuted_but_where_ranks_exchange_by_hand(
     by_hand: bool, monkeypatch: pytest.MonkeyPatch

@@ -172,5 +172,7 @@ class RankSums:
 
 def is_gradient(tensor: Tensor, param: Tensor) -> bool:
     """Whether a tensor is the gradient of a parameter: the same numbers, at the same place."""
-    address = torch._C.TensorBase.data_ptr
-    return param.grad is not None and address(param.grad) == address(tensor) and param.grad.numel() == tensor.numel()
+    address, grad = torch._C.TensorBase.data_ptr, param.grad
+    if grad is None or grad.layout is not torch.strided or tensor.layout is not torch.strided:
+        return grad is tensor
+    return address(grad) == address(tensor) and grad.numel() == tensor.numel()
