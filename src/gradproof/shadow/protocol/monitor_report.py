@@ -271,8 +271,8 @@ def epochs(monitor: Monitor) -> dict[str, Any]:
     """Counts by epoch and optimizer; no rows where nothing tells an epoch, and `why`."""
     every, length = [*monitor.epochs, monitor.epoch], monitor.epoch_batches
     seen = [e.iteration for e in every if e.iteration is not None]
-    told = NO_EPOCH if not seen else "" if all(it.stated for it in seen) else READ_AHEAD
-    why = "" if length else told or MIXED * monitor.mixed
+    unclear = NO_EPOCH if not seen else "" if all(it.stated for it in seen) else READ_AHEAD
+    why = "" if length else unclear or MIXED * monitor.mixed
     stated_by = "" if why else f"every {length} backward passes" if length else "iterations over a DataLoader"
     rows = [
         {"epoch": i, **_row(monitor, number, counts), "complete": _complete(epoch, length)}
