@@ -1,12 +1,15 @@
-"""`gradproof check` in this process: the whole verification of a function, by all of its judges."""
+"""`gradproof check` and `gradproof watch` in this process: the whole verification of a function, by all judges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradproof.shadow.process.check import verified
-from gradproof.shadow.request import Request
+from gradproof.shadow.process.watch import ScriptWatch
+from gradproof.shadow.request import Request, chosen
 from gradproof.shadow.result import Verification
 
 
@@ -14,3 +17,34 @@ def check(function: Callable[[Any], Any], **options: Any) -> Verification:
     """Verify a training function; the options are those of a `Request`."""
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return verified(function, Request(**options))
+
+
+def watch(
+    target: Callable[[], Any] | Sequence[str],
+    accum_steps: int | None = None,
+    windows: int = 3,
+    epoch_batches: int | None = None,
+    windows_at: str | None = None,
+) -> Verification:
+    """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
+
+    Whatever it raises passes through.
+    """
+    named = None if windows_at is None else chosen(windows_at)
+    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
+    with watcher:
+        if callable(target):
+            target()
+        else:
+            run_script(target)
+    return watcher.verification()
+
+
+def run_script(argv: Sequence[str]) -> None:
+    """Run a script under its own arguments; `sys.argv` is put back."""
+    before = sys.argv
+    sys.argv = list(argv)
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        sys.argv = before

@@ -19,8 +19,9 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.chosen import chosen
-from gradproof.shadow.process.watch import ScriptWatch, run_script
+from gradproof.shadow.process.watch import ScriptWatch
+from gradproof.shadow.request import chosen
+from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
 from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ MIB = 1 << 20
 MOST_JOBS = 8
 PREFIX = "gradproof-"
 ROUNDS = 5
+GRACE = 0.2
 SERVE = "--serve"  # a worker with this flag and a descriptor is a fork server
 WALL = 10.0
 """Seconds on the clock for each second of a time limit, which counts CPU time: the machine may have other work."""
@@ -151,6 +153,33 @@ def end_strays(scratch: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         if not left:
             return
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, if it is there."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def end_group(process: Started) -> None:
+    """SIGTERM to the group of a process, and SIGKILL to what is left after the grace period."""
+    signal_group(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    signal_group(process.pid, signal.SIGKILL)
+
+
+def bury(process: Started, scratch: str) -> None:
+    """Leave no member of the process group alive, nor a child that left it."""
+    signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+    end_strays(scratch)
+
+
+def killed_by(code: int, memory: Sequence[int] = (signal.SIGKILL,)) -> str:
+    """The signal of an exit code below 0, in words. `memory`: those that may mean that there was no memory left."""
+    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+    return f"killed by {name}" + (" (out of memory?)" if -code in memory else "")
 
 
 def data_held() -> int:

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
-from gradproof.core.processes import PREFIX, SERVE, end_strays, exceeded
+from gradproof.core.processes import PREFIX, SERVE, bury, end_group, end_strays, exceeded, killed_by
 from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
@@ -42,7 +42,6 @@ NEEDED: Mapping[Kind, tuple[str, ...]] = {
     Kind.TORCH: ("hypothesis", "numpy", "torch._dynamo"),
     Kind.GATE: (),
 }
-GRACE = 0.2
 SEVERAL = 3
 MEMORY = (signal.SIGKILL, signal.SIGABRT)  # how a process ends that gets no memory, from outside and from within
 TAIL = 4000
@@ -257,7 +256,7 @@ class Worker:
                 self.kill()
                 return Outcome.TIMEOUT, f"{late}; the process group was killed"
         finally:
-            self._bury(process, str(result.parent))
+            bury(process, str(result.parent))
             reader.join(1.0)
             with suppress(OSError):
                 process.stdin.close()
@@ -303,16 +302,7 @@ class Worker:
         process = self.process
         if process is None or process.poll() is not None:
             return
-        _signal(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-        _signal(process.pid, signal.SIGKILL)
-
-    def _bury(self, process: subprocess.Popen[bytes] | Forked, scratch: str) -> None:
-        """Leave no member of the process group alive, nor a child that left it."""
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
-        end_strays(scratch)
+        end_group(process)
 
     def _listen(self, stream: IO[bytes]) -> None:
         with suppress(ValueError, OSError):
@@ -343,18 +333,12 @@ def _unanswered(check: Check, finding: Finding, **times: Any) -> Evidence:
     return evidence_of(record(check, finding, environment=environment(), **times))
 
 
-def _signal(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
 def _death(code: int, output: str) -> str:
     """How a worker ended, in words, with the last line that it printed: of a traceback, the exception."""
     if code >= 0:
         last = [line.strip() for line in output.splitlines() if line.strip()][-1:]
         return f"the worker ended with exit code {code}" + (f": {last[0][-300:]}" if last else "")
-    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-    return f"the worker was killed by {name}" + (" (out of memory?)" if -code in MEMORY else "")
+    return f"the worker was {killed_by(code, MEMORY)}"
 
 
 @dataclass

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -111,6 +112,43 @@ def allowed(names: Iterable[str]) -> list[str]:
         if name not in OBLIGATIONS:
             raise _refused("allow-undecided", name, f"an obligation: {', '.join(OBLIGATIONS)}")
     return found
+
+
+# -- Which windows of a watched run are recorded: the first few, or those that the user names.
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Numbers of windows, counted from 0. `last`: the last of the first epoch as well."""
+
+    numbers: frozenset[int]
+    last: bool = False
+
+    @property
+    def words(self) -> list[int | str]:
+        """The choice as plain data."""
+        return [*sorted(self.numbers), *[LAST] * self.last]
+
+
+def first(windows: int) -> Chosen:
+    """The first few windows."""
+    return Chosen(frozenset(range(windows)))
+
+
+def chosen(text: str) -> Chosen:
+    """The windows of `--windows-at`: numbers and `last`, with commas. Raises GradproofError GP406 for anything else."""
+    words = [word.strip() for word in text.split(",")]
+    numbers = [word for word in words if word != LAST]
+    if any(not (word.isascii() and word.isdigit()) for word in numbers):
+        raise GradproofError(
+            "GP406", f"windows-at is {text!r}", "numbers of windows, counted from 0, and `last`, with commas between",
+            "write it as: --windows-at 0,1,last",
+        )  # fmt: skip
+    return Chosen(frozenset(map(int, numbers)), LAST in words)
+
+
+# -- The function of `check`.
 
 
 def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
@@ -239,9 +277,4 @@ def raised_at(error: BaseException, path: Path) -> Location | None:
 
 
 def _frames(trace: TracebackType | None) -> list[Location]:
-    found = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append(Location(code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    return found
+    return [Location(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]

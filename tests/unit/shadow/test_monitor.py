@@ -21,13 +21,13 @@ from torch.utils.data import DataLoader
 from gradproof.core.outcome import Outcome
 from gradproof.monitoring import CountRules, report_loss
 from gradproof.report.formats import step
-from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol import monitor_report as monitoring
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
 from gradproof.shadow.result import Verification, from_json, to_json
 from models.systems.monitors import MUTANTS
 from symbolic.systems.falsify_monitors import world_of
+from tests.checked import watch
 from tests.loops import monitored_loop
 
 ROOT = Path(__file__).resolve().parents[3]

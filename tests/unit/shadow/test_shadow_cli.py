@@ -207,7 +207,7 @@ def test_a_step_that_hangs_is_killed_with_what_it_started(train: Path, capfd: py
 def test_what_escapes_is_seen_to_live(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hunt for escaped children, one survives."""
     train.write_text(HANGS)
-    monkeypatch.setattr(child, "end_strays", lambda scratch: None)
+    monkeypatch.setattr("gradproof.core.processes.end_strays", lambda scratch: None)
     assert gradproof("check", "train.py:hangs", "--time-limit", "10") == EXIT_CODE[Exit.OPEN]
     assert not gone(train.parent / "pids", time.monotonic() + 0.5)
     os.kill(int((train.parent / "pids").read_text().split()[1]), signal.SIGKILL)

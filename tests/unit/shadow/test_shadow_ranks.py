@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.record import ranks
-from gradproof.shadow.record.ranks import RankPool
 
 STEP = """
 import os, sys, time
@@ -39,14 +41,14 @@ def train(seed):
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RankPool]:
-    made = RankPool()
-    monkeypatch.setattr(ranks, "POOL", made)
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    made: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    made._stop()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "step.py").write_text(STEP)
     yield made
-    made.stop()
+    made._stop()
 
 
 def record(seed: int, seconds: float = 600.0) -> None:
@@ -70,19 +72,17 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_every_recording_begins_anew_in_a_fork_of_one_process(
-    pool: RankPool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_recording_begins_anew_in_a_fork_of_one_process(pool: Any, capfd: pytest.CaptureFixture[str]) -> None:
     record(0)
-    first = pool._process
+    first = pool._forkserver_pid
     record(1)
     assert first is not None
-    assert pool._process is first
+    assert pool._forkserver_pid == first
     stated = capfd.readouterr().err
     assert stated.count("rank 0 of 2, call 1") == stated.count("rank 1 of 2, call 1") == 2
 
 
-def test_a_rank_that_ends_early_ends_the_others(pool: RankPool) -> None:
+def test_a_rank_that_ends_early_ends_the_others(pool: Any) -> None:
     with pytest.raises(GradproofError, match="GP410") as error:
         record(7)
     assert "9" in str(error.value)
@@ -90,24 +90,28 @@ def test_a_rank_that_ends_early_ends_the_others(pool: RankPool) -> None:
     record(0)
 
 
-def test_ranks_that_take_too_long_are_ended(pool: RankPool) -> None:
+def test_ranks_that_take_too_long_are_ended(pool: Any) -> None:
     record(0)
     with pytest.raises(GradproofError, match="GP410"):
         record(8, 5.0)
     assert gone(int(Path("waiting").read_text()))
 
 
-def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
+def test_the_ranks_end_with_the_parent_and_do_not_import_it(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(STEP)
     program = (
-        "import sys; sys.path.insert(0, '.'); from gradproof.shadow.record.ranks import each_rank\n"
+        "import sys; from gradproof.shadow.record.ranks import each_rank; sys.path.insert(0, '.')\n"
         "each_rank('step:train', [8, 8], 600.0)"
     )
-    own = os.pathsep.join([str(ranks.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own})
+    (tmp_path / "apart").mkdir()
+    (tmp_path / "apart/unguarded.py").write_text(program)
+    (tmp_path / "signal.py").write_text("raise SystemExit")  # what a folder of the user's holds is not imported
+    own = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": own}
+    parent = subprocess.Popen([sys.executable, "apart/unguarded.py"], cwd=tmp_path, env=environment)
     stated = tmp_path / "waiting"
     for _ in range(3000):
-        if stated.exists() and stated.read_text():
+        if (stated.exists() and stated.read_text()) or parent.poll() is not None:
             break
         time.sleep(0.1)
     parent.send_signal(signal.SIGKILL)

@@ -10,9 +10,10 @@ import torch
 from shadow_protocol_bench import PROTOCOL, names, program, run, source
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.watch import BLIND, watch
+from gradproof.shadow.process.watch import BLIND
 from gradproof.shadow.request import expected_obligations
 from gradproof.shadow.result import Verification
+from tests.checked import watch
 
 HAND = "for p in model.parameters():\n    p.grad.mul_(0.5)"
 

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step
-from gradproof.shadow.process.watch import UNFOLLOWED, watch
+from gradproof.shadow.process.watch import UNFOLLOWED
 from gradproof.shadow.result import Verification
+from tests.checked import watch
 
 HEAD = """
 torch.manual_seed(0)

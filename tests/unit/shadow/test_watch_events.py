@@ -256,7 +256,7 @@ def _wrapped(name: str, module: ModuleType) -> bool:
 
 
 def test_a_function_is_found_under_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages are looked through once, and again when a name comes; a user's module always."""
+    """Also one that came to a module later."""
     own = ModuleType("someones_module")
     monkeypatch.setitem(sys.modules, own.__name__, own)
     assert _wrapped("backward", torch.autograd)
@@ -297,6 +297,17 @@ def test_ranks_are_summed_after_the_last_micro_batch(
     acts[then]()
     sums.applied([weight], LOCATION)
     assert sums.result("").outcome is outcome
+
+
+def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    sums, table = RankSums(), nn.Embedding(5, 2, sparse=True)
+    sums.on = True
+    table(torch.tensor([1])).sum().backward()
+    sums.arrived([table.weight])
+    sums.reduce(lambda *_: None, table.weight.grad)
+    sums.applied([table.weight], LOCATION)
+    assert sums.result("").outcome is OPAQUE
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

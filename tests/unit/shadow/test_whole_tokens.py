@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.watch import watch
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.verify.check import check_whole
+from tests.checked import watch
 
 TOKENS = "GA-TOK-001"
 RIGHT, MEANS = "1/(c1 + ... + cN)", "1/(4 c_k): the mean of means"

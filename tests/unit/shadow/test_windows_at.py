@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
-from gradproof.shadow.process.chosen import chosen
-from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
+from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
+from tests.checked import watch
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 BY_VALUES = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")

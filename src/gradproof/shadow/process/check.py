@@ -12,7 +12,6 @@ import inspect
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
-from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
+from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
 from gradproof.shadow.locations import NOWHERE
@@ -38,30 +37,28 @@ from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, p
 Answer = dict[str, Any]
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
+MISTAKE = ("code", "found", "expected", "help", "where")
+"""Fields of a user's mistake, which the parent raises again."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
     """Import the file, verify its function. Whatever goes wrong is in the answer."""
     path, name = Path(job["file"]), str(job["function"])
-    subject, options = str(job["subject"]), dict(job["options"])
+    subject, options, loaded = str(job["subject"]), dict(job["options"]), False
     try:
         if Path(job["package"]) != PACKAGE:
             return _failed(subject, options, f"the child imported another gradproof, from {PACKAGE}")
         request = Request(**options)
         function = function_of(load(path), name, str(job.get("shown", path)))
-    except GradproofError as e:
-        return mistake(e)
-    except BaseException as e:
-        return ended(e, subject, options, path)
-    try:
+        loaded = True
         found = verified(function, request, subject)
         if not isinstance(found, Verification):
             return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
         found.subject = subject
         return {"verification": to_json(complete(found, request.ranks))}
-    except GradproofError as e:
-        return mistake(e) if e.code in (NUMBERS, LAW) else ended(e, subject, options, path)
     except BaseException as e:
+        if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
+            return {"mistake": {name: getattr(e, name) for name in MISTAKE}}
         return ended(e, subject, options, path)
 
 
@@ -76,12 +73,6 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
     help, location = "run the function by itself first", raised_at(error, path)
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), location, help))}
-
-
-def mistake(error: GradproofError) -> Answer:
-    """A user's mistake, to be raised again by the parent."""
-    names = ("code", "found", "expected", "help", "where")
-    return {"mistake": {name: getattr(error, name) for name in names}}
 
 
 def _failed(subject: str, options: Mapping[str, Any], reason: str, help: str = "") -> Answer:
@@ -105,7 +96,6 @@ def main() -> None:
 
 
 # -- The parent's side: start the child, limit its time, leave nothing of it alive, and read what it answered.
-GRACE = 0.2
 
 
 def command() -> list[str]:
@@ -160,15 +150,9 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         result = Path(folder) / "result.json"
         job = {
-            "file": str(target.path),
-            "shown": target.shown,
-            "function": target.function,
-            "subject": target.subject,
-            "options": config,
-            "result": str(result),
-            "package": str(PACKAGE),
-            "lifeline": True,
-        }
+            "file": str(target.path), "shown": target.shown, "function": target.function, "subject": target.subject,
+            "options": config, "result": str(result), "package": str(PACKAGE), "lifeline": True,
+        }  # fmt: skip
         outcome, reason = _attend(job, folder, limit)
         if outcome is None:
             try:
@@ -180,10 +164,14 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
 
 
 def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
-    """Start, wait, kill what is left. The outcome is None when the child ended well."""
+    """Start, wait, kill what is left. The outcome is None when the child ended well.
+
+    The environment is the user's own; TMPDIR marks the child's children, so that none escapes.
+    """
+    environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
     try:
         process = subprocess.Popen(
-            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=_environ(scratch), start_new_session=True
+            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
         )
     except OSError as e:
         return Outcome.ERROR, f"the verification could not be started: {e}"
@@ -193,22 +181,15 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         if late := exceeded(process, limit):
-            _signal(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+            end_group(process)
             return Outcome.TIMEOUT, f"{late}; the process was killed"
     finally:
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
-        end_strays(scratch)
+        bury(process, scratch)
         with suppress(OSError):
             process.stdin.close()
-    return (None, "") if process.returncode == 0 else (Outcome.ERROR, death(process.returncode))
-
-
-def _environ(scratch: str) -> dict[str, str]:
-    """The user's own environment; TMPDIR marks the child's children, so that none escapes."""
-    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
+    code = process.returncode
+    how = f"ended with exit code {code} and left no answer" if code > 0 else f"was {killed_by(code)}"
+    return (None, "") if code == 0 else (Outcome.ERROR, f"the process {how}")
 
 
 def answered(result: Path, subject: str) -> Verification:
@@ -217,35 +198,17 @@ def answered(result: Path, subject: str) -> Verification:
         data = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise ValueError("the process ended early" if isinstance(e, FileNotFoundError) else str(e)) from e
-    if isinstance(data, dict) and set(data) == {"mistake"}:
-        raise mistaken(data["mistake"])
-    if not isinstance(data, dict) or set(data) != {"verification"}:
+    if not isinstance(data, dict) or set(data) not in ({"verification"}, {"mistake"}):
         raise ValueError("it is neither a verification nor a mistake")
+    if "mistake" in data:
+        fields = data["mistake"]
+        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
+            raise ValueError("it is no mistake of the known shape")
+        raise GradproofError(*(fields[name] for name in MISTAKE))
     found = from_json(data["verification"])
     if found.subject != subject:
         raise ValueError(f"it is about {found.subject!r}")
     return found
-
-
-def mistaken(fields: Any) -> GradproofError:
-    """A user's mistake that a child found. Raises ValueError when it is none."""
-    names = ("code", "found", "expected", "help", "where")
-    if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in names):
-        raise ValueError("it is no mistake of the known shape")
-    return GradproofError(*(fields[name] for name in names))
-
-
-def death(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"the process ended with exit code {code} and left no answer"
-    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-    return f"the process was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-
-
-def _signal(group: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 # -- One training function, verified; with rounding, one recording of it is bounded as well.

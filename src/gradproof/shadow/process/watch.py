@@ -12,28 +12,24 @@ decided.
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
-from torch.utils.data import dataloader
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.process.chosen import Chosen, chosen, first
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
-from gradproof.shadow.request import complete, expected_obligations
+from gradproof.shadow.request import Chosen, complete, expected_obligations, first
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.with_events import WithEvents
@@ -90,7 +86,8 @@ class ScriptWatch:
             stack.enter_context(made(self.engine))
             stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
             stack.callback(self._following.close)
-            self.monitor.turned, self.monitor.details.starts = self.turned, partial(setattr, self.engine, "awake", True)
+            self.monitor.turned, self.monitor.gave = self.turned, self.engine.took
+            self.monitor.details.starts = partial(setattr, self.engine, "awake", True)
             if self.on:
                 self.run.recorded.add(0)
                 self._following.enter_context(recording(self.engine))
@@ -125,7 +122,7 @@ class ScriptWatch:
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
-        apart = _get_current_dispatch_mode() is not None or self.monitor.within_call or self.engine.facts.lost
+        apart = _get_current_dispatch_mode() is not None or self.monitor.inside or self.engine.facts.lost
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.monitor.parameters())
@@ -137,10 +134,11 @@ class ScriptWatch:
 
         A backward pass gives back, when it ends, the modes that it began with: until then the engine stays as well.
         """
-        self.engine.close()
         if self.engine.calls:
             self.engine.afterwards.append(self._unfollowed)
-        elif _get_current_dispatch_mode() is self.engine:
+            return
+        self.engine.close()
+        if _get_current_dispatch_mode() is self.engine:
             self._following.close()
 
     def verification(self) -> Verification:
@@ -229,12 +227,10 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        for number in sorted(chosen.numbers - run.recorded if named else ()):
-            why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
-            found.notes.append(f"window {number} of --windows-at was not {why}")
-        for number in sorted(run.recorded if named else ()):
-            if number >= run.windows:
-                found.notes.append(f"window {number} of --windows-at was not reached")
+        for number in sorted(chosen.numbers | run.recorded if named else ()):
+            if number >= run.windows or number not in run.recorded:
+                why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
+                found.notes.append(f"window {number} of --windows-at was not {why}")
         if chosen.last and not self.ended:
             why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
@@ -252,8 +248,8 @@ def beside_refuted(results: list[Result]) -> None:
 
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
-    """Operators, modules, data loaders and backward passes are followed while this runs."""
-    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+    """Operators, modules and backward passes are followed while this runs."""
+    call = nn.Module.__call__
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -264,13 +260,6 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.depth -= 1
 
-    def gave(self: Any) -> Any:
-        apart = isinstance(self, dataloader._MultiProcessingDataLoaderIter)
-        with _disable_current_modes() if apart else nullcontext():  # a worker made the batch; here it is unpacked
-            batch = following(self)
-        engine.took(batch)
-        return batch
-
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
@@ -279,37 +268,5 @@ def recording(engine: Recorded) -> Iterator[None]:
         stack.enter_context(replaced(nn.Module, "__call__", called))
         function: Any = torch.autograd.function.BackwardCFunction
         stack.enter_context(replaced(function, "apply", engine.own.following(function.apply)))
-        stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)
         yield
-
-
-def watch(
-    target: Callable[[], Any] | Sequence[str],
-    accum_steps: int | None = None,
-    windows: int = 3,
-    epoch_batches: int | None = None,
-    windows_at: str | None = None,
-) -> Verification:
-    """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
-
-    Whatever it raises passes through.
-    """
-    named = None if windows_at is None else chosen(windows_at)
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
-    with watcher:
-        if callable(target):
-            target()
-        else:
-            run_script(target)
-    return watcher.verification()
-
-
-def run_script(argv: Sequence[str]) -> None:
-    """Run a script under its own arguments; `sys.argv` is put back."""
-    before = sys.argv
-    sys.argv = list(argv)
-    try:
-        runpy.run_path(argv[0], run_name="__main__")
-    finally:
-        sys.argv = before

@@ -24,8 +24,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.processes import PREFIX
 from gradproof.shadow.process.check import answered
-from gradproof.shadow.process.chosen import chosen
-from gradproof.shadow.request import complete, undecided
+from gradproof.shadow.request import chosen, complete, undecided
 from gradproof.shadow.result import Verification, to_json
 
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
@@ -78,7 +77,8 @@ def _refused(found: str, help: str) -> GradproofError:
 
 def _same(named: str, executable: str) -> None:
     """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
-    if os.sep not in named and named.removesuffix(".exe") in _names():
+    major, minor = sys.version_info[:2]
+    if os.sep not in named and named.removesuffix(".exe") in ("python", f"python{major}", f"python{major}.{minor}"):
         return
     found = shutil.which(named)
     if found is None:
@@ -86,11 +86,6 @@ def _same(named: str, executable: str) -> None:
     if Path(found).absolute().parent != Path(executable).absolute().parent:
         help = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
         raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
-
-
-def _names() -> set[str]:
-    major, minor = sys.version_info[:2]
-    return {"python", f"python{major}", f"python{major}.{minor}"}
 
 
 def _flag(rest: list[str]) -> list[str]:
@@ -104,38 +99,30 @@ def _flag(rest: list[str]) -> list[str]:
 
 def run(script: Script) -> None:
     """Run the script as `__main__`, with its own sys.argv and import path. Lets through whatever it raises."""
-    if script.module:
-        sys.argv = [script.name, *script.arguments]
-        sys.path[0:0] = [str(Path.cwd())]
-        runpy.run_module(script.name, run_name="__main__", alter_sys=True)
-        return
     sys.argv = [script.name, *script.arguments]
-    sys.path[0:0] = [str(Path(script.name).resolve().parent)]
-    runpy.run_path(script.name, run_name="__main__")
+    sys.path[0:0] = [str(Path.cwd() if script.module else Path(script.name).resolve().parent)]
+    if script.module:
+        runpy.run_module(script.name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(script.name, run_name="__main__")
 
 
 # -- A user's script, watched: `python FLAGS -P -m gradproof.shadow.process.watch_script JOBFILE`.
-def perform(job: Mapping[str, Any]) -> None:
+def main() -> None:
     """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
-    data = job["script"]
-    script = Script(tuple(data["flags"]), data["name"], bool(data["module"]), tuple(data["arguments"]))
-    own, result = os.getpid(), Path(job["result"])
-    watcher = watcher_of(job)
+    from gradproof.shadow.process.watch import ScriptWatch
+
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    script, own = Script(**job["script"]), os.getpid()
+    options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
+    named = None if job["windows_at"] is None else chosen(job["windows_at"])
+    watcher = ScriptWatch(**options, opened=opened, chosen=named)
     try:
         with watcher:
             run(script)
     finally:
         if os.getpid() == own:
-            write_json(result, {"verification": to_json(seen(watcher, script, job))})
-
-
-def watcher_of(job: Mapping[str, Any]) -> Any:
-    """A watcher, not yet begun."""
-    from gradproof.shadow.process.watch import ScriptWatch
-
-    options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
-    named = None if job["windows_at"] is None else chosen(job["windows_at"])
-    return ScriptWatch(**options, opened=opened, chosen=named)
+            write_json(Path(job["result"]), {"verification": to_json(seen(watcher, script, job))})
 
 
 def opened(monitor: Any) -> None:
@@ -157,12 +144,6 @@ def seen(watcher: Any, script: Script, job: Mapping[str, Any]) -> Verification:
         return undecided(script.shown, config, Outcome.ERROR, f"gradproof itself raised {type(e).__name__}: {e}")
     found.subject = script.shown
     return complete(found, 1)
-
-
-def main() -> None:
-    """Read the job and do it."""
-    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    perform(job)
 
 
 # -- The parent's side: start the user's script, wait for it, read what was seen of it.
@@ -203,11 +184,11 @@ def watch(
     """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
     if windows_at is not None:
         chosen(windows_at)
-    config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows}
+    config = {"accum_steps": accum_steps, "windows": windows}
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        asked = {"script": asdict(script), "result": str(result), "epoch_batches": epoch_batches, **config}
-        asked["windows_at"] = windows_at
+        more = {"epoch_batches": epoch_batches, "windows_at": windows_at}
+        asked = {"script": asdict(script), "result": str(result), **config, **more}
         job.write_text(json.dumps(asked), encoding="utf-8")
         process = subprocess.Popen(command(script, job), stdout=stdout)
         status, interrupted = _wait(process)

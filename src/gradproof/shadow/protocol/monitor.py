@@ -13,8 +13,10 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -22,14 +24,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
-from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
-from gradproof.shadow.protocol.rank_sums import Call
-from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, Arrival, Iteration, RunEvents
-from gradproof.shadow.protocol.window_details import WindowDetails
-from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, listed, params_of, tensors_of
+from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.protocol import run_events as kinds
+from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.rank_sums import Call, world_of
+from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents, WindowDetails
+from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -37,12 +41,18 @@ MOST_REPORTS = 1000
 
 
 @dataclass
-class Scaled:
-    """A loss scaler and its steps."""
+class Forwards:
+    """The forward passes since the last backward pass. `size`: the rows of the first, and what stated them.
 
-    scaler: Any
-    performed: int = 0
-    skipped: int = 0
+    `called`: how often each module that is a part of no other one was called, and `each` every module with weights;
+    `inner` are parts.
+    """
+
+    size: tuple[int | None, str] | None = None
+    trains: bool = False
+    called: Counter[int] = field(default_factory=Counter)
+    each: Counter[int] = field(default_factory=Counter)
+    inner: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -77,36 +87,28 @@ class Monitor:
         self.types: dict[int, str] = {}
         self.closed: list[list[Handed]] = []
         self.open: list[Handed] = []
-        self.recorded: list[Handed] = []
         self.reports: list[ReportedLoss] = []
         self.unchecked = 0
-        self.scalers: list[Scaled] = []
+        self.scalers: dict[Any, Counter[str]] = {}
         self.world = 1
         self.samples: list[Any] = []
-        self.mixed = self.known = False
-        self.dropped = False
-        self._past = False
-        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
-        self._size: tuple[int | None, str] | None = None
-        self._trains = False
-        self._called: dict[int, int] = {}
-        self._inner: set[int] = set()
-        self._forwards = 0
-        self._each: dict[int, int] = {}
-        self._again = False
+        self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
-        self._scaler: Scaled | None = None
+        self._scaler: Counter[str] | None = None
         self._attempts = 0
-        self._inside = 0
+        self.inside = 0  # how many calls that are watched run within each other
         self._stack: list[int] = []
+        self._threads: list[int] = []
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()
         self.details = WindowDetails(self.run)
         self.passes = 0
+        self.gave: Callable[[Any], None] = lambda batch: None  # called with each batch of a DataLoader
         self.turned: Callable[[], None] = lambda: None
         """Called when a backward pass has ended, and around each step, also one that a loss scaler leaves out."""
 
@@ -132,8 +134,7 @@ class Monitor:
         self._undo.close()
 
     def _install(self, patches: Patches) -> None:
-        patches.function(torch.autograd.backward, self._backward)
-        patches.function(torch.autograd.grad, self._derivative)
+        patches.function(torch.autograd.graph._engine_run_backward, self._backward)
         for name in CLIPS:
             if hasattr(torch.nn.utils.clip_grad, name):
                 patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
@@ -148,7 +149,7 @@ class Monitor:
             for cls in all_subclasses(owner):
                 patches.method(cls, "zero_grad", self._zeroing)
         patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
-        patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
+        patches.method(_BaseDataLoaderIter, "__next__", self._read)
 
     def look(self) -> None:
         """Sizes and losses of the next window are wanted, besides those of the first ones."""
@@ -156,14 +157,14 @@ class Monitor:
         if self._forward is None:
             self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
 
+    @property
+    def recorded(self) -> list[Handed]:
+        """The micro-batches whose sizes and losses are kept."""
+        return [*chain.from_iterable(self.closed), *self.open]
+
     def parameters(self) -> list[Tensor]:
         """The parameters of the optimizers that have stepped."""
         return [parameter for optimizer in self._numbers for parameter in params_of(optimizer)]
-
-    @property
-    def within_call(self) -> bool:
-        """Whether a call that is watched runs."""
-        return bool(self._inside)
 
     def holds_gradients(self) -> bool:
         """Whether some parameter has a gradient that is not zero."""
@@ -185,53 +186,38 @@ class Monitor:
         self.known |= length is not None
         return not self.epochs and length is not None and 0 < length - done <= most
 
-    def _noted(self, kind: str, about: Any = None) -> Call:
+    def _noted(self, kind: str, about: Any, original: Call, *args: Any, **kwargs: Any) -> Any:
         """A call that is an event of its own, but for one inside another."""
-
-        def noted(original: Call, *args: Any, **kwargs: Any) -> Any:
-            if not self._inside and not initialising():
-                self.run.event(kind, about)
-            return self._within(original, *args, **kwargs)
-
-        return noted
+        if not self.inside and not initialising():
+            self.run.event(kind, about)
+        return self._within(original, *args, **kwargs)
 
     def _within(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        self._inside += 1
+        self.inside += 1
         try:
             return original(*args, **kwargs)
         finally:
-            self._inside -= 1
+            self.inside -= 1
 
     def _clipping(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
         """A clip of torch.nn.utils. One at infinity measures, and scales nothing."""
         own = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
-        noted = self._noted(CLIP, frozenset() if measures else frozenset(map(id, own)))
-        return self.details.sums.scaled(lambda: noted(original, own, *args, **kwargs))
+        about = frozenset[int]() if measures else frozenset(map(id, own))
+        return self.details.sums.scaled(lambda: self._noted(kinds.CLIP, about, original, own, *args, **kwargs))
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self.details.sums.scaled(lambda: self._noted(UNSCALE)(original, *args, **kwargs))
+        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE, None, original, *args, **kwargs))
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
-        made = self._noted(SCHEDULE, (id(scheduler), bool(args or kwargs)))(original, scheduler, *args, **kwargs)
+        about = (id(scheduler), bool(args or kwargs))
+        made = self._noted(kinds.SCHEDULE, about, original, scheduler, *args, **kwargs)
         optimizer = getattr(scheduler, "optimizer", None)
         if isinstance(optimizer, Optimizer):
             self.details.rated(optimizer, scheduled=True)
-        return made
-
-    def _derivative(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.grad, but for one inside another. Gradients of weights are those of a backward pass."""
-        if self._inside:
-            return original(*args, **kwargs)
-        args, kwargs = listed(args, kwargs)
-        event, inputs = self.run.begins(), tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
-        if not kwargs.get("create_graph") and self.details.of_weights(inputs):
-            self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
-        made = self._within(original, *args, **kwargs)
-        self.turned()
         return made
 
     def _settled(self) -> None:
@@ -247,35 +233,37 @@ class Monitor:
 
         One that trains comes before one in evaluation mode, which may be a validation that forgot `no_grad`.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.inside or not torch.is_grad_enabled():
             return
-        if self._inside or not torch.is_grad_enabled():
-            return
+        seen = self._since
         if next(module.parameters(), None) is not None:
-            self._each[id(module)] = self._each.get(id(module), 0) + 1
-        if id(module) not in self._inner:
-            self._inner.update(id(part) for part in module.modules() if part is not module)
-            self._called[id(module)] = self._called.get(id(module), 0) + 1
-        if self._size is None or (module.training and not self._trains):
-            self._size, self._trains = (rows_of(args), FORWARD), module.training
+            seen.each[id(module)] += 1
+        if id(module) not in seen.inner:
+            seen.inner.update(id(part) for part in module.modules() if part is not module)
+            seen.called[id(module)] += 1
+        if seen.size is None or (module.training and not seen.trains):
+            seen.size, seen.trains = (rows_of(args), FORWARD), module.training
 
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(self._loaders.setdefault(loader, len(self._loaders)), length_of(loader))
+        self._iterations[made] = Iteration(length_of(loader))
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:
         """The next batch of a DataLoader, or its end."""
-        found = self._iterations.setdefault(iterator, Iteration(-1))
+        found = self._iterations.setdefault(iterator, Iteration())
+        apart = isinstance(iterator, _MultiProcessingDataLoaderIter)
         try:
-            batch = original(iterator)
+            with _disable_current_modes() if apart else nullcontext():  # a worker made the batch; here it is unpacked
+                batch = original(iterator)
         except StopIteration:
             found.ended, self._iteration = True, found
             raise
         found.read, found.since = found.read + 1, 0
         found.sizes.add(rows_of(batch))
         self._iteration = found
+        self.gave(batch)
         return batch
 
     def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
@@ -285,36 +273,40 @@ class Monitor:
             self._scale = scaler._scale
         return made
 
-    def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.backward, but for one inside another."""
-        args, kwargs = listed(args, kwargs)
-        roots, inner = tensors_of(args[0] if args else kwargs.get("tensors")), bool(self._inside)
-        inputs = tensors_of(args[5] if len(args) > 5 else kwargs.get("inputs"))
-        if inner:
+    def _backward(self, original: Call, outputs: Any, *args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
+        """A backward pass, or torch.autograd.grad, whose gradients are returned; but for one inside another."""
+        _, _, differentiable, given, *_ = args
+        roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self.inside)
+        if inner and accumulate_grad:
             self.details.reaches(roots, inputs)
-        else:
+        elif accumulate_grad:
             self._arriving(roots, inputs)
+        elif not inner:
+            event = self.run.begins()
+            if not differentiable and self.details.of_weights(inputs):
+                self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
+        self._threads.append(get_ident())
         try:
-            return self.details.threaded(lambda: self._within(original, *args, **kwargs))
+            if len(set(self._threads)) > 1:
+                self.run.keep(kinds.THREADS)
+            return self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
-            self.details.aborted(inner)
+            if accumulate_grad and not inner:
+                self.run.keep(kinds.ABORTED)
             raise
         finally:
-            if not self._inside:
-                self.details.ended()
+            self._threads.remove(get_ident())
+            if not self.inside:
+                if accumulate_grad:
+                    self.details.sums.arrived(self.details.leaves)
                 self.turned()
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
         event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
-        size, stated_by = self._size or (None, "")
-        it, self._size, self._trains = self._iteration, None, False
-        self._forwards = max(self._called.values(), default=0)
-        self._again = max(self._each.values(), default=0) > 1
-        self._called.clear()
-        self._each.clear()
-        self._inner.clear()
+        self._before, self._since, it = self._since, Forwards(), self._iteration
+        size, stated_by = self._before.size or (None, "")
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
             it.late += int(it.ended)
@@ -328,17 +320,18 @@ class Monitor:
         self._past = self._forward is None
         if not self._past:
             self.open.append(handed(roots, self._scale, size, stated_by))
-            self.recorded.append(self.open[-1])
         self._scale = None
         self.details.began(event, self.arrival(), roots, inputs, False, bool(self._stack))
 
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
         it = self._iteration
+        forwards = max(self._before.called.values(), default=0)
+        again = max(self._before.each.values(), default=0) > 1
         if it is None:
-            return Arrival(None, False, 0, self._forwards, self.passes, again=self._again)
+            return Arrival(None, False, 0, forwards, self.passes, again=again)
         ahead = it.trained and it.passes == it.read and it.since > 1
-        return Arrival(it, it.trained, it.read, self._forwards, self.passes, ahead, self._again)
+        return Arrival(it, it.trained, it.read, forwards, self.passes, ahead, again)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -358,9 +351,9 @@ class Monitor:
     def _zeroing(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
         """zero_grad of an optimizer or a module; inside of the first window it drops micro-batches."""
         if self.open and not self.closed and not self.dropped:
-            owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
-            self.dropped = any(p.grad is not None for p in owned or owner.parameters())
-        return self._noted(ZERO)(original, owner, *args, **kwargs)
+            owned = params_of(owner) if isinstance(owner, Optimizer) else owner.parameters()
+            self.dropped = any(p.grad is not None for p in owned)
+        return self._noted(kinds.ZERO, None, original, owner, *args, **kwargs)
 
     # Steps
 
@@ -372,33 +365,31 @@ class Monitor:
         return self._numbers[optimizer]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        number = self._number(optimizer)
+        outermost = self._outermost(optimizer)
         self.turned()
+        if outermost:
+            self.details.stepping(optimizer)
+        self._stack.append(self._number(optimizer))
+
+    def _outermost(self, optimizer: Optimizer) -> bool:
+        """Whether no other optimizer steps. A step that raised has left this one among those that do."""
+        number = self._number(optimizer)
         if number in self._stack:
             del self._stack[self._stack.index(number) :]
-        if not self._stack:
-            self.details.stepping(optimizer)
-        self._stack.append(number)
+        return not self._stack
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        number = self._number(optimizer)
-        if number in self._stack:
-            del self._stack[self._stack.index(number) :]
-        if not self._stack:
-            flag = found_skip(optimizer)
+        if self._outermost(optimizer):
+            flag = getattr(optimizer, "found_inf", None)  # by which a fused optimizer skips its update
             with _disable_current_modes():
-                self._attempt(optimizer, flag is not None and bool(flag.item()))
+                self._attempt(optimizer, isinstance(flag, Tensor) and bool(flag.detach().item()))
             self.turned()
 
     def _scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
         if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
             return original(scaler, optimizer, *args, **kwargs)
-        known = next((s for s in self.scalers if s.scaler is scaler), None)
-        if known is None:
-            known = Scaled(scaler)
-            self.scalers.append(known)
-        self._scaler, before = known, self._attempts
+        self._scaler, before = self.scalers.setdefault(scaler, Counter()), self._attempts
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
@@ -413,19 +404,18 @@ class Monitor:
         """An optimizer step, performed or skipped."""
         number = self._number(optimizer)
         self._attempts += 1
-        self.run.event(STEP, self.details.stepped(optimizer, number, skipped))
+        self.run.event(kinds.STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
         after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
-            self._scaler.performed += after.performed - before.performed
-            self._scaler.skipped += after.skipped - before.skipped
+            self._scaler["performed"] += after.performed - before.performed
+            self._scaler["skipped"] += after.skipped - before.skipped
         if self.open:
             self._close(before.samples)
 
     def _close(self, samples: Any) -> None:
         """A window is complete."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.world = torch.distributed.get_world_size()
+        self.world = max(self.world, world_of())
         self.samples.append(samples)
         self.closed.append(self.open)
         self.open = []
@@ -445,12 +435,6 @@ class Monitor:
         with torch.no_grad(), _disable_current_modes():
             kept = number_of(value)
         self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_location()))
-
-
-def found_skip(optimizer: Any) -> Tensor | None:
-    """The flag by which a fused optimizer skips its update on an infinite gradient, or None."""
-    flag = getattr(optimizer, "found_inf", None)
-    return flag.detach().clone() if isinstance(flag, Tensor) else None
 
 
 def number_of(value: Any) -> Tensor | float | None:
@@ -474,11 +458,6 @@ def length_of(loader: Any) -> int | None:
         loader._IterableDataset_len_called = stated
 
 
-def rows_of(given: Any, depth: int = 0) -> int | None:
+def rows_of(given: Any) -> int | None:
     """The size of the first dimension of the first tensor in nested lists, tuples and mappings; None without one."""
-    if isinstance(given, Tensor):
-        return int(given.shape[0]) if given.ndim and not given.is_nested else None
-    if depth > 4 or not isinstance(given, list | tuple | dict):
-        return None
-    items = given.values() if isinstance(given, dict) else given
-    return next((rows for item in items if (rows := rows_of(item, depth + 1)) is not None), None)
+    return next((int(t.shape[0]) for t in tensors_in(given) if t.ndim and not t.is_nested), None)

@@ -1,16 +1,228 @@
-"""What a monitor saw, as plain data for `gradproof-step/2`, and what it decides of the losses that were reported."""
+"""What a monitor saw, as plain data for `gradproof-step/2`, and what it decides of the losses that were reported.
+
+The losses are those of the graph: the outermost product is the loss scaler's where one was asked, then come quotients
+by numbers, then the loss. Only below a mean is the quotient the division by N; of a sum, the divisor may be its tokens,
+and then it is not distinguished. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not
+divided out; where it may be the division, being below 1 or one over a window's length, the loss is not known at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.core.outcome import Outcome
-from gradproof.monitoring import Counts
-from gradproof.shadow.protocol.monitor import Epoch, Monitor
-from gradproof.shadow.protocol.monitor_loss import Handed, own_losses
+from gradproof.monitoring import CountRules, Counts
 from gradproof.shadow.result import RECORDED, Result
 
+if TYPE_CHECKING:
+    from gradproof.shadow.protocol.monitor import Epoch, Monitor
+
+PASSING = frozenset({"ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0", "ReshapeAliasBackward0"})
+MIXING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"})
+REDUCING = frozenset(
+    {
+        "MseLossBackward0", "NllLossBackward0", "NllLoss2DBackward0", "SmoothL1LossBackward0", "HuberLossBackward0",
+        "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "SoftMarginLossBackward0",
+    }
+)  # fmt: skip
+MEAN = 1
+DEEP = 64
+ULPS = 16
+
+
+@dataclass
+class Handed:
+    """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
+
+    `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides;
+    there are none where what was handed is no sum of means.
+    """
+
+    size: int | None
+    stated_by: str
+    value: Tensor | None = None
+    divisor: float = 1.0
+    scale: Tensor | float = 1.0
+    factors: tuple[float, ...] = ()
+
+    def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
+        """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
+        number = self.number
+        if number is None or not self.factors or self.divisor not in (1, *lengths):
+            return None
+        if self.divisor == 1 and max(self.factors) < 1:  # all alike, or weights that add up to it
+            shares = {sum(self.factors), *([self.factors[0]] if len(set(self.factors)) == 1 else [])}
+            if any(close(share * n, 1.0, self.room) for share in shares for n in lengths if n > 1):
+                return None
+        return float(tally.loss(number, self.divisor, float(self.scale), before))
+
+    @property
+    def number(self) -> float | None:
+        """What backward was handed."""
+        return None if self.value is None else float(self.value)
+
+    @property
+    def room(self) -> float:
+        """Relative room for the roundings of a division and a product back."""
+        return ULPS * torch.finfo(self.value.dtype).eps if self.value is not None else 0.0
+
+
+def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str) -> Handed:
+    """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
+    made = Handed(size, stated_by)
+    if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
+        return made
+    with torch.no_grad(), _disable_current_modes():
+        made.value = roots[0].detach().clone()
+        node = _skipped(roots[0].grad_fn)
+        if scale is not None:
+            made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
+            node = _skipped(_below(node)) if _is_by(node, scale) else None
+        while _name(node) == "DivBackward0" and (by := _by(node)) > 0 and node.next_functions[0][0] is not None:
+            made.divisor *= by
+            node = _skipped(node.next_functions[0][0])
+        factors = weights(node)
+        if factors and (made.divisor != 1 or _name(node) != "MulBackward0" or max(factors) >= 1):
+            made.factors = tuple(factors)
+    return made
+
+
+def weights(node: Any, depth: int = 0) -> list[float] | None:
+    """The factor of each mean in a node that is a weighted sum of means; None for anything else.
+
+    A factor that is not a number of one element on the CPU counts as 0, which is below 1.
+    """
+    name = _name(node)
+    if name.startswith("MeanBackward"):
+        return [_within(node)]
+    if name in REDUCING:
+        return [1.0] if getattr(node, "_saved_reduction", 0) == MEAN else None
+    if depth > DEEP or name not in MIXING | PASSING:
+        return None
+    parts = [weights(n, depth + 1) for n, _ in node.next_functions if n is not None]
+    known = [part for part in parts if part is not None]
+    if not parts or len(known) < len(parts):
+        return None
+    if name != "MulBackward0":
+        return [f for part in known for f in part]
+    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [abs(_by(node))])]
+
+
+def _within(node: Any) -> float:
+    """The factor that every summand of a mean was multiplied or divided by last; 1 without one."""
+    below = _skipped(node.next_functions[0][0])
+    by = abs(_by(below)) if _name(below) in ("DivBackward0", "MulBackward0") else 0.0
+    return 1.0 if not by else 1 / by if _name(below) == "DivBackward0" else by
+
+
+def _by(node: Any) -> float:
+    """The number in a product or quotient with one; 0 where it is no number of one element on the CPU."""
+    other = None if _below(node) is None else _other(node)
+    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
+        return 0.0
+    return float(other) if math.isfinite(float(other)) else 0.0
+
+
+def _other(node: Any) -> Any:
+    """The factor, or divisor, that has no gradient."""
+    return node._saved_self if node.next_functions[0][0] is None else node._saved_other
+
+
+def _name(node: Any) -> str:
+    return type(node).__name__
+
+
+def _skipped(node: Any) -> Any:
+    """The first node that does something to the number."""
+    while _name(node) in PASSING:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _below(node: Any) -> Any:
+    """The one node under a product or quotient with a number."""
+    below = [n for n, _ in node.next_functions if n is not None]
+    return below[0] if len(below) == 1 else None
+
+
+def _is_by(node: Any, scale: Any) -> bool:
+    """Whether a node is the product by the loss scaler's own tensor, and not by another number on top of it."""
+    if _name(node) != "MulBackward0" or not isinstance(scale, Tensor):
+        return False
+    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
+    return isinstance(other := _other(node), Tensor) and address(other) == address(scale)
+
+
+@dataclass
+class ReportedLoss:
+    """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
+
+    value: Tensor | float | None
+    of: str
+    divided: bool
+    window: list[Handed]
+    at: int
+    location: Any
+
+    def verdict(self, tally: CountRules, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
+        """Right, wrong, or None where the run does not tell; and in words.
+
+        The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
+        """
+        if self.value is None:
+            return None, "what was reported is no number"
+        following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
+        found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
+        order = (True, False, None)
+        return min(found, key=lambda one: order.index(one[0]), default=(None, "no micro-batch was handed to backward"))
+
+    def _against(self, window: list[Handed], tally: CountRules, lengths: Sequence[int]) -> tuple[bool | None, str]:
+        value = float(self.value or 0.0)
+        losses = [own for own in own_losses(window, tally, lengths) if own is not None]
+        shares = [h.number / float(h.scale) for h in window if h.number is not None]
+        if len(losses) < len(window) or len(shares) < len(window):
+            return None, "the loss before its division by N is not shown by the graph"
+        due = {
+            "the loss of the micro-batch": losses[-1],
+            "the loss of the micro-batch, divided by N": shares[-1],
+            "the loss of the micro-batch with the loss scale in it": shares[-1] * float(window[-1].scale),
+            "the mean over the window's micro-batches": sum(losses) / len(losses),
+            "the sum over the window's micro-batches": sum(losses),
+            "the window's divided losses, added up": sum(shares),
+        }
+        names = list(due)
+        right = names[3] if self.of == "window" else names[1] if self.divided else names[0]
+        room = max(h.room for h in window) * len(window)
+        alike = [name for name in (right, *names) if close(value, due[name], room)]
+        if right in alike:
+            return True, right
+        said = f"{value:.6g} was reported as {right}, which is {due[right]:.6g}"
+        return (False, f"{said}; it is {alike[0]}") if alike else (None, f"{said}; what it is was not recognised")
+
+
+def close(value: float, due: float, room: float) -> bool:
+    """Whether two numbers are equal, or within `room` relative to the second."""
+    return value == due or abs(value - due) <= room * abs(due)
+
+
+def own_losses(window: Sequence[Handed], tally: CountRules, lengths: Sequence[int]) -> list[float | None]:
+    """The own loss of each micro-batch of a window; the window's length is among what N may be."""
+    before, found = 0.0, []
+    for h in window:
+        found.append(h.own(tally, before, lengths))
+        before += 0.0 if h.number is None else h.number
+    return found
+
+
+# -- What was seen, as plain data.
 REPORTED = "GA-INV-001"
 NO_EPOCH = "no DataLoader was read before a backward pass, and no --epoch-batches was given"
 READ_AHEAD = "a DataLoader was read to its end before its batches were trained on; give --epoch-batches"
@@ -29,8 +241,8 @@ def monitored(monitor: Monitor) -> dict[str, Any]:
         "epochs": epochs(monitor),
         "steps": [_row(monitor, n, c) for n, c in totals(monitor).items()],
         "scalers": [
-            {"performed": s.performed, "skipped": s.skipped, "scale": float(s.scaler.get_scale())}
-            for s in monitor.scalers
+            {"performed": made["performed"], "skipped": made["skipped"], "scale": float(scaler.get_scale())}
+            for scaler, made in monitor.scalers.items()
         ],
         "losses": losses(monitor),
         "reported": {"checked": len(monitor.reports), "unchecked": monitor.unchecked},
@@ -44,58 +256,39 @@ def effective(monitor: Monitor) -> dict[str, Any]:
         return {**made, "why": NO_WINDOW}
     first = monitor.closed[0]
     made |= {"accum_steps": len(first), "sizes": [h.size for h in first]}
-    if len(monitor.types) > 1:
-        return {**made, "why": SEVERAL}
-    if monitor.dropped:
-        return {**made, "why": DROPPED}
-    if any(h.size is None for h in first):
-        return {**made, "why": NO_SIZE}
+    dropped = DROPPED if monitor.dropped else NO_SIZE if any(h.size is None for h in first) else ""
+    why = SEVERAL if len(monitor.types) > 1 else dropped
+    if why:
+        return {**made, "why": why}
     stated = ", ".join(dict.fromkeys(h.stated_by for h in first))
     samples = int(monitor.tally.effective(monitor.samples[0], monitor.world))
-    given = monitor.accum_steps
-    why = (
-        ""
-        if given in (None, len(first))
-        else f"the first window has {len(first)} micro-batches, and {given} were given"
-    )
+    if monitor.accum_steps not in (None, len(first)):
+        why = f"the first window has {len(first)} micro-batches, and {monitor.accum_steps} were given"
     return {**made, "samples": samples, "stated_by": stated, "why": why}
 
 
 def epochs(monitor: Monitor) -> dict[str, Any]:
     """Counts by epoch and optimizer; no rows where nothing tells an epoch, and `why`."""
-    rows = [*monitor.epochs, monitor.epoch]
-    if monitor.epoch_batches is not None:
-        return {"stated_by": f"every {monitor.epoch_batches} backward passes", "why": "", "rows": _rows(monitor, rows)}
-    seen = [e.iteration for e in rows if e.iteration is not None]
-    why = NO_EPOCH if not seen else MIXED if monitor.mixed else ""
-    if seen and not all(it.stated for it in seen):
-        why = READ_AHEAD
-    if why:
-        return {"stated_by": "", "why": why, "rows": []}
-    return {"stated_by": "iterations over a DataLoader", "why": "", "rows": _rows(monitor, rows)}
-
-
-def _rows(monitor: Monitor, found: list[Epoch]) -> list[dict[str, Any]]:
-    return [
-        {"epoch": i, **_row(monitor, number, counts), "complete": _complete(monitor, epoch)}
-        for i, epoch in enumerate(found, 1)
+    every, length = [*monitor.epochs, monitor.epoch], monitor.epoch_batches
+    seen = [e.iteration for e in every if e.iteration is not None]
+    unclear = NO_EPOCH if not seen else "" if all(it.stated for it in seen) else READ_AHEAD
+    why = "" if length else unclear or MIXED * monitor.mixed
+    stated_by = "" if why else f"every {length} backward passes" if length else "iterations over a DataLoader"
+    rows = [
+        {"epoch": i, **_row(monitor, number, counts), "complete": _complete(epoch, length)}
+        for i, epoch in enumerate(() if why else every, 1)
         for number, counts in epoch.counts.items()
     ]
+    return {"stated_by": stated_by, "why": why, "rows": rows}
 
 
-def _complete(monitor: Monitor, epoch: Epoch) -> bool:
-    if monitor.epoch_batches is not None:
-        return epoch.passes == monitor.epoch_batches
-    return epoch.iteration is not None and epoch.iteration.complete
+def _complete(epoch: Epoch, length: int | None) -> bool:
+    return epoch.passes == length if length else epoch.iteration is not None and epoch.iteration.complete
 
 
 def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
-    return {
-        "optimizer": f"{number} {monitor.types[number]}",
-        "passes": counts.passes,
-        "performed": counts.performed,
-        "skipped": counts.skipped,
-    }
+    made = {name: getattr(counts, name) for name in ("passes", "performed", "skipped")}
+    return {"optimizer": f"{number} {monitor.types[number]}", **made}
 
 
 def totals(monitor: Monitor) -> dict[int, Counts]:
@@ -115,18 +308,14 @@ def lengths(monitor: Monitor) -> list[int]:
 
 def losses(monitor: Monitor) -> list[dict[str, Any]]:
     """Each recorded micro-batch's own loss, None where it is not known, beside what backward was handed."""
-    made = []
-    for i, window in enumerate(monitor.closed, 1):
-        own = own_losses(window, monitor.tally, lengths(monitor))
-        made += [_loss(i, j, h, loss) for j, (h, loss) in enumerate(zip(window, own, strict=True), 1)]
-    return made
-
-
-def _loss(window: int, micro: int, h: Handed, loss: float | None) -> dict[str, Any]:
-    return {
-        "window": window, "micro_batch": micro, "loss": loss, "handed": h.number, "divided_by": h.divisor,
-        "scale": float(h.scale),
-    }  # fmt: skip
+    return [
+        {
+            "window": i, "micro_batch": j, "loss": loss, "handed": h.number, "divided_by": h.divisor,
+            "scale": float(h.scale),
+        }
+        for i, window in enumerate(monitor.closed, 1)
+        for j, (h, loss) in enumerate(zip(window, own_losses(window, monitor.tally, lengths(monitor)), strict=True), 1)
+    ]  # fmt: skip
 
 
 def reported(monitor: Monitor, equal: bool) -> Result | None:
@@ -170,12 +359,16 @@ def monitoring_lines(monitoring: Mapping[str, Any]) -> list[str]:
     """What was monitored; nothing for a verification that monitored nothing."""
     if not monitoring:
         return []
+    scalers = monitoring["scalers"]
     return [
         effective_line(monitoring["effective"]),
         *_epochs(monitoring["epochs"]),
-        *_steps(monitoring["steps"]),
+        *(f"whole run: {_counted(row)}" for row in monitoring["steps"]),
         *_losses(monitoring["losses"]),
-        *_scalers(monitoring["scalers"]),
+        *(
+            f"loss scaler: {_performed(s)} performed, {s['skipped']:,} skipped, scale now {_number(s['scale'])}"
+            for s in scalers
+        ),
     ]
 
 
@@ -201,11 +394,6 @@ def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {len(rows) - EPOCHS} more epochs; --format json has all"
 
 
-def _steps(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        yield f"whole run: {_counted(row)}"
-
-
 def _performed(row: Mapping[str, Any]) -> str:
     return f"{row['performed']} optimizer step{'' if row['performed'] == 1 else 's'}"
 
@@ -218,22 +406,14 @@ def _counted(row: Mapping[str, Any]) -> str:
 
 
 def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    windows: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        windows.setdefault(row["window"], []).append(row)
-    for window, found in windows.items():
+    for window, own in groupby(rows, lambda row: row["window"]):
+        found = list(own)
         if all(row["loss"] is not None for row in found):
-            own = ", ".join(_number(row["loss"]) for row in found)
-            yield f"window {window}, losses of its micro-batches: {own}"
+            losses = ", ".join(_number(row["loss"]) for row in found)
+            yield f"window {window}, losses of its micro-batches: {losses}"
         else:
             said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
             yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
-
-
-def _scalers(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        steps = _performed(row)
-        yield f"loss scaler: {steps} performed, {row['skipped']:,} skipped, scale now {_number(row['scale'])}"
 
 
 def _number(value: float | str) -> str:

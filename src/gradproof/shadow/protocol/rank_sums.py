@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,7 +44,17 @@ class SeenGradient:
     @property
     def kept(self) -> bool:
         """Whether the gradient is what it was."""
-        return self.param.grad is not None and same(self.sum, checksum(self.param.grad))
+        grad = self.param.grad
+        return grad is not None and self.sum is not None and same(self.sum, checksum(grad))
+
+
+@dataclass(slots=True)
+class Summing:
+    """A DistributedDataParallel: its parameters, whether its next backward pass sums, and what that has not brought."""
+
+    params: list[Tensor]
+    sums: bool = False
+    missing: set[int] = field(default_factory=set)
 
 
 def world_of(group: Any = None) -> int:
@@ -62,38 +72,32 @@ class RankSums:
         self.by_hand = False
         self.unsummed: Location | None = None
         self.local: Location | None = None
-        self._held: dict[int, SeenGradient] = {}
-        self._given: weakref.WeakKeyDictionary[nn.Module, list[Tensor]] = weakref.WeakKeyDictionary()
-        self._sums: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        self._missing: weakref.WeakKeyDictionary[nn.Module, set[int]] = weakref.WeakKeyDictionary()
+        self.held: dict[int, SeenGradient] = {}
+        self._modules: weakref.WeakKeyDictionary[nn.Module, Summing] = weakref.WeakKeyDictionary()
 
     @property
     def _idle(self) -> bool:
         return not self.on or (world_of() < 2 and not self.seen)
 
-    def clear(self) -> None:
-        """What happened to gradients until now is not known."""
-        self._held.clear()
-
     def made(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> None:
         """A DistributedDataParallel was made: it sums the gradients of what it was given, and of nothing else."""
         original(module, *args, **kwargs)
-        self._give(module)
+        self._module(module)
 
-    def _give(self, module: Any) -> None:
-        ignored = module.parameters_to_ignore
-        inner = module.module.named_parameters()
-        self._given[module] = [p for name, p in inner if p.requires_grad and name not in ignored]
+    def _module(self, module: Any) -> Summing:
+        if module not in self._modules:
+            named, ignored = module.module.named_parameters(), module.parameters_to_ignore
+            self._modules[module] = Summing([p for name, p in named if p.requires_grad and name not in ignored])
+        return self._modules[module]
 
     def forward(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
         """DistributedDataParallel.forward, which decides whether the next backward pass sums."""
-        if module not in self._given:
-            self._give(module)
+        own = self._module(module)
         if torch.is_grad_enabled():
-            pending = self._sums.get(module) and bool(self._missing.get(module))  # the next pass sums all the same
-            self._sums[module] = bool(module.require_backward_grad_sync)
-            self.by_hand |= bool(self.on and pending and not self._sums[module])
-            self._missing[module] = {id(p) for p in self._given[module]}
+            pending = own.sums and own.missing  # the next pass sums all the same
+            own.sums = bool(module.require_backward_grad_sync)
+            self.by_hand |= bool(self.on and pending and not own.sums)
+            own.missing = {id(p) for p in own.params}
         return original(module, *args, **kwargs)
 
     def reduce(self, original: Call, tensor: Tensor, op: Any = SUM, group: Any = None, async_op: bool = False) -> Any:
@@ -101,7 +105,7 @@ class RankSums:
         made = original(tensor, op, group, async_op)
         if self.on:
             summed = op in (SUM, torch.distributed.ReduceOp.AVG) and world_of(group) == world_of() and not async_op
-            own = [one.param for one in self._held.values() if is_gradient(tensor, one.param)]
+            own = [one.param for one in self.held.values() if is_gradient(tensor, one.param)]
             self._note(own, summed)
             self.by_hand |= tensor.numel() > 1 and not (own and summed)
         return made
@@ -113,7 +117,7 @@ class RankSums:
 
     def scaled(self, call: Callable[[], Any]) -> Any:
         """A clip, or the loss scaler: what is a sum stays one."""
-        kept = [] if self._idle else [one for one in self._held.values() if one.kept]
+        kept = [] if self._idle else [one for one in self.held.values() if one.kept]
         made = call()
         for one in kept:
             one.sum = None if one.param.grad is None else checksum(one.param.grad)
@@ -126,22 +130,21 @@ class RankSums:
         arrived = [p for p in reached if p.grad is not None]
         self._note(arrived, False)
         module: Any
-        for module, sums in list(self._sums.items()):
-            missing = self._missing.get(module, set())
-            if not sums or not missing & {id(p) for p in arrived}:
+        for module, own in list(self._modules.items()):
+            if not own.sums or not own.missing & {id(p) for p in arrived}:
                 continue
-            missing -= {id(p) for p in arrived}
-            if not missing or module.find_unused_parameters or module.static_graph:
-                self._missing[module] = set()
-                plain = module.process_group.size() == world_of() and not module._comm_hooks
-                self._note(self._given[module], True) if plain else None
+            own.missing -= {id(p) for p in arrived}
+            if not own.missing or module.find_unused_parameters or module.static_graph:
+                own.missing = set()
+                if module.process_group.size() == world_of() and not module._comm_hooks:
+                    self._note(own.params, True)
 
     def _note(self, params: Iterable[Tensor], whole: bool) -> None:
-        local = {id(p) for module, sums in self._sums.items() if not sums for p in self._given[module]}
+        local = {id(p) for own in self._modules.values() if not own.sums for p in own.params}
         self.seen |= whole and world_of() > 1
         for p in params:
             if p.grad is not None:
-                self._held[id(p)] = SeenGradient(p, checksum(p.grad), whole, id(p) in local)
+                self.held[id(p)] = SeenGradient(p, checksum(p.grad), whole, id(p) in local)
 
     def applied(self, params: Iterable[Tensor], location: Location) -> None:
         """An optimizer is about to apply the gradients of these."""
@@ -149,7 +152,7 @@ class RankSums:
             return
         self.judged = True
         for p in (p for p in params if p.grad is not None):
-            one = self._held.get(id(p))
+            one = self.held.get(id(p))
             if one is not None and one.kept and (one.whole or one.local):
                 self.local = self.local or (None if one.whole else location)
             else:
@@ -169,5 +172,7 @@ class RankSums:
 
 def is_gradient(tensor: Tensor, param: Tensor) -> bool:
     """Whether a tensor is the gradient of a parameter: the same numbers, at the same place."""
-    address = torch._C.TensorBase.data_ptr
-    return param.grad is not None and address(param.grad) == address(tensor) and param.grad.numel() == tensor.numel()
+    address, grad = torch._C.TensorBase.data_ptr, param.grad
+    if grad is None or grad.layout is not torch.strided or tensor.layout is not torch.strided:
+        return grad is tensor
+    return address(grad) == address(tensor) and grad.numel() == tensor.numel()

@@ -40,7 +40,6 @@ NEVER = "an optimizer whose weights have gradients made no step while the run wa
 REACHED = "weights of the optimizer have no gradient, and weights that are in no optimizer have one"
 MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
 PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
-SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
 ONCE = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
 UNEVEN = (
     "the windows have {} backward passes, and no data loader ended in a short one: tails, or several passes a "
@@ -70,7 +69,7 @@ class SeenWindow:
 
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
-    twice. `batches` of the data loader were read from the first to the last pass.
+    twice.
     """
 
     def __init__(self, number: int, events: list[SeenEvent], following: Arrival | None, monitor: Monitor) -> None:
@@ -84,7 +83,6 @@ class SeenWindow:
         self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
         done = self.last.trained and (following is None or following.iteration is not self.last.iteration)
         self.ended = done or bool(length and self.seen and not self.last.passes % length)
-        self.batches = batches(self.seen[0], self.last) if self.seen else 0
         each = all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(self.seen))
         self.shown = (each and bool(self.seen) and self.seen[0].iteration is not None) or length is not None
 
@@ -234,8 +232,6 @@ class StepRuling:
             steps = Counter(event.about.optimizer for event in w.steps if not event.about.skipped)
             if max(steps.values(), default=0) > 1:
                 yield AGAIN, w.steps[-1].location
-            if w.batches > 1 and not w.shown:
-                yield SEVERAL, w.steps[0].location
         yield from flagged(self.steps, OF_STEPS)
         yield from flagged(self.passes, OF_PASSES)
         yield from of_kinds(self.events, OF_EVENTS)

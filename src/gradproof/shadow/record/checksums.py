@@ -19,25 +19,21 @@ PLAIN = torch.Tensor.__torch_dispatch__
 def checksum(tensor: Tensor) -> Tensor | None:
     """A sum of the elements' bits with odd factors that differ by position, modulo 2^64, on the device.
 
-    None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested or quantised
-    tensor, a storage that was freed, a CUDA graph that is being captured.
+    None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested, quantised or
+    sparse tensor, a storage that was freed, a CUDA graph that is being captured.
     """
     if tensor.is_meta or tensor.is_nested or tensor.is_quantized or isinstance(tensor, UNMADE):
         return None
-    if tensor.layout is torch.strided and type(tensor) in (Tensor, torch.nn.Parameter) and _freed(tensor):
+    if tensor.layout is not torch.strided or (type(tensor) in (Tensor, torch.nn.Parameter) and _freed(tensor)):
         return None
     if type(tensor).__torch_dispatch__ is not PLAIN:
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     with torch.no_grad(), _disable_current_modes():
-        plain = tensor.detach() if tensor.layout is not torch.strided else tensor.detach().as_subclass(Tensor)
-        total = torch.zeros((), dtype=torch.int64, device=plain.device)
-        for part in _parts(plain):
-            flat = part.resolve_conj().resolve_neg().contiguous().flatten()
-            flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
-            total = 5 * total + _summed(flat.view(BITS[flat.element_size()]))
-        return total
+        flat = tensor.detach().as_subclass(Tensor).resolve_conj().resolve_neg().contiguous().flatten()
+        flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+        return _summed(flat.view(BITS[flat.element_size()]))
 
 
 def _freed(tensor: Tensor) -> bool:
@@ -59,18 +55,6 @@ def _summed(bits: Tensor) -> Tensor:
     wide = factors[:WIDTH]
     sums = rows @ wide if bits.device.type == "cpu" else (rows * wide).sum(1)
     return 3 * (sums * factors[: len(rows)]).sum() + (rest * factors[: len(rest)]).sum()
-
-
-def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The strided tensors that hold a tensor's numbers."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return tensor.indices(), tensor.values()
-    rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-    where = (tensor.crow_indices(), tensor.col_indices()) if rows else (tensor.ccol_indices(), tensor.row_indices())
-    return (*where, tensor.values())
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:

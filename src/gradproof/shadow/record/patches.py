@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Set
 from numbers import Real
 from typing import Any
 
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks as POST_HOOKS
-
-from gradproof.shadow.locations import LIBRARY, TORCH, owner
 
 Replacement = Callable[..., Any]
 MISSING = object()
@@ -83,9 +81,8 @@ class Patches:
 
     def everywhere(self) -> None:
         """Put the wrappers of the functions into every module that was imported, under whatever name."""
-        for module, name, held in self._holding(self._functions.keys()):
-            if held is self._functions[id(held)][0]:
-                self.attribute(module, name, self._functions[id(held)][1])
+        for module, name, held in holding(self._functions.keys()):
+            self.attribute(module, name, self._functions[id(held)][1])
 
     def restore(self) -> None:
         """Put everything back, the last replacement first, then what was imported from a patched module meanwhile."""
@@ -99,72 +96,24 @@ class Patches:
             else:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
-        for module, name, held in self._holding(wrappers.keys()):
+        for module, name, held in holding(wrappers.keys()):
             setattr(module, name, wrappers[id(held)])
         self._functions.clear()
 
-    def _holding(self, wanted: Collection[int]) -> list[tuple[Any, str, Any]]:
-        """Every global name of an imported module that holds an object of one of these ids.
 
-        An installed package is looked through once, and again when it has more or fewer names.
-        """
-        if not wanted:
-            return []
-        found, ids = [], frozenset(wanted)
-        scanned = _SCANNED.setdefault(frozenset(_label(f) for f, _ in self._functions.values()), {})
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", None)
-            if not isinstance(names, dict):
-                continue
-            before = scanned.get(id(names))
-            if before is not None and before[1] == len(names):
-                locations = before[2]
-            else:
-                locations = () if ids.isdisjoint(map(id, list(names.values()))) else _locations(names, ids)
-                file = getattr(module, "__file__", None)
-                if isinstance(file, str) and owner(file) in (LIBRARY, TORCH):
-                    scanned[id(names)] = (names, len(names), locations)
-            found += [(module, name, names[name]) for name in locations if id(names.get(name)) in ids]
-        return found
-
-
-_SCANNED: dict[frozenset[str], dict[int, tuple[dict[str, Any], int, tuple[str, ...]]]] = {}
-"""By the functions that are looked for: the globals of installed packages, how many they were, and who held one.
-
-A function and its wrappers have one label, for they stand in the same places.
-"""
-
-
-def _label(function: Any) -> str:
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-
-
-def _locations(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
-    return tuple(name for name, held in list(names.items()) if id(held) in ids)
+def holding(wanted: Set[int]) -> list[tuple[Any, str, Any]]:
+    """Every global name of an imported module that holds an object of one of these ids."""
+    found = []
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and not wanted.isdisjoint(map(id, list(names.values()))):
+            found += [(module, name, held) for name, held in list(names.items()) if id(held) in wanted]
+    return found
 
 
 CLIPS = (
     "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
 )  # fmt: skip
-
-
-def tensors_of(given: Any) -> list[Tensor]:
-    """The tensors among an argument's: one, several, a mapping's values; gradient edges and None are left out."""
-    if given is None:
-        return []
-    if isinstance(given, Mapping):
-        given = given.values()
-    items = [given] if isinstance(given, Tensor) or not isinstance(given, Iterable) else given
-    return [t for t in items if isinstance(t, Tensor)]
-
-
-def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a backward pass with each iterator read into a tuple: it can be read only once."""
-
-    def read(given: Any) -> Any:
-        return tuple(given) if isinstance(given, Iterator) else given
-
-    return tuple(map(read, args)), {name: read(given) for name, given in kwargs.items()}
 
 
 def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:

@@ -1,93 +1,34 @@
-"""A function on several ranks: forks of one process that has imported torch, once.
+"""A function on several ranks: processes that multiprocessing forks from one that has imported torch, once.
 
-`python -P -m gradproof.shadow.record.ranks` reads jobs, one JSON line each (folder, environment of every rank, working
-directory), forks a child a rank, and answers with their exit codes. A fork begins without a process group and
-without the modules of the user's, as a new process would. The end of stdin means that the parent is gone: the children
-are killed. Each rank's output goes to a file, and from there to the parent's stderr.
+Each begins without a process group and without the modules of the user's. What they print goes to stderr. They end
+with their parent.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
+import multiprocessing
 import os
 import pickle
-import select
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.workspace import PACKAGE
 
-POLL = 0.005
 MODULE = "gradproof.shadow.record.ranks"
-
-
-class RankPool:
-    """The process that forks, started when the first recording needs it."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def run(self, folder: Path, environments: Sequence[Mapping[str, str]], seconds: float) -> list[int]:
-        """Exit codes of all ranks; a single -1 when they did not end in time, or the pool itself ended."""
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        ranks = [dict(e) for e in environments]
-        job = {"folder": str(folder), "ranks": ranks, "cwd": str(Path.cwd()), "path": sys.path}
-        late = threading.Timer(seconds, process.stdin.close)
-        late.start()
-        try:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except OSError:
-            answer = ""
-        finally:
-            late.cancel()
-            tell(folder)
-        if not answer:
-            self.stop()
-            return [-1]
-        return [int(code) for code in json.loads(answer)]
-
-    def _start(self) -> None:
-        command = [sys.executable, "-P", "-m", "gradproof.shadow.record.ranks"]
-        own = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(
-            command, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": own}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        """End the process, and with it every rank."""
-        process, self._process = self._process, None
-        if process is not None:
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-POOL = RankPool()
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["torch._dynamo"]
+"""The first optimizer of a process imports it, and it imports torch."""
+SAFE = "PYTHONSAFEPATH"
 
 
 def run_ranks(function: str, payload: Any, ranks: int, seconds: float) -> list[Any]:
@@ -101,27 +42,60 @@ def run_ranks(function: str, payload: Any, ranks: int, seconds: float) -> list[A
 
 def each_rank(function: str, payloads: Sequence[Any], seconds: float) -> list[Any]:
     """What `function` returns on each rank for that rank's payload. Raises as `run_ranks` does."""
-    ranks = len(payloads)
+    ranks, port = len(payloads), free_port()
     with tempfile.TemporaryDirectory() as folder:
-        for rank, payload in enumerate(payloads):
-            Path(folder, f"{rank}.in").write_bytes(pickle.dumps((function, payload)))
-        port = free_port()
-        codes = POOL.run(Path(folder), [environment_of(rank, ranks, port) for rank in range(ranks)], seconds)
         made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
-        if codes != [0] * ranks or not all(path.exists() for path in made):
+        jobs = [
+            (pickle.dumps((function, payload)), {**os.environ, **environment_of(rank, ranks, port)}, made[rank])
+            for rank, payload in enumerate(payloads)
+        ]
+        ended = _ended(_started(jobs), seconds)
+        if ended or not all(path.exists() for path in made):
             raise GradproofError(
-                "GP410", _ended(codes, ranks, seconds), f"an answer of each of {ranks} ranks",
+                "GP410", ended or "a rank ended without an answer", f"an answer of each of {ranks} ranks",
                 "see their output above; the others were ended with it",
             )  # fmt: skip
         return [pickle.loads(path.read_bytes()) for path in made]
 
 
-def _ended(codes: Sequence[int], ranks: int, seconds: float) -> str:
-    """What went wrong, by rank."""
-    if len(codes) != ranks:
-        return f"{ranks} ranks gave no answer within {seconds:g} s"
-    died = [f"rank {rank} ended with {code}" for rank, code in enumerate(codes) if code]
-    return ", ".join(died) or "a rank ended without an answer"
+def _started(jobs: Sequence[tuple[bytes, Mapping[str, str], Path]]) -> list[Any]:
+    """A process for each rank. Raises GradproofError GP410 where there can be none."""
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    processes = [CONTEXT.Process(target=perform, args=job) for job in jobs]
+    try:
+        with apart():
+            for process in processes:
+                process.start()
+    except OSError as e:
+        found = f"the ranks could not be started: {e}"
+        raise GradproofError("GP410", found, "processes of this machine", "try a shorter path as TMPDIR") from e
+    return processes
+
+
+def _ended(processes: Sequence[Any], seconds: float) -> str:
+    """Wait for all ranks; what went wrong, by rank. One that fails ends the others, which may wait for it."""
+    until = time.monotonic() + seconds
+    while running := [process for process in processes if process.exitcode is None]:
+        late = not wait([process.sentinel for process in running], max(0.0, until - time.monotonic()))
+        died = [f"rank {i} ended with {process.exitcode}" for i, process in enumerate(processes) if process.exitcode]
+        if late or died:
+            for process in processes:
+                process.kill()
+                process.join()
+            return ", ".join(died) or f"{len(processes)} ranks gave no answer within {seconds:g} s"
+    return ""
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Processes that start meanwhile import neither the main module, a script perhaps, nor from the present folder."""
+    main, flag = sys.modules["__main__"], os.environ.get(SAFE)
+    sys.modules["__main__"], os.environ[SAFE] = ModuleType("__main__"), "1"
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        os.environ.pop(SAFE) if flag is None else os.environ.update({SAFE: flag})
 
 
 def free_port() -> int:
@@ -139,13 +113,35 @@ def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def perform(folder: Path, rank: int) -> None:
-    """One rank: call the function that the job names, and write its answer whole."""
-    function, payload = pickle.loads((folder / f"{rank}.in").read_bytes())
-    answer = attribute(function)(payload)
-    part = folder / f"{rank}.part"
-    part.write_bytes(pickle.dumps(answer))
-    part.rename(folder / f"{rank}.out")
+def perform(job: bytes, environment: Mapping[str, str], result: Path) -> None:
+    """One rank: call the function of the job, and write its answer whole. Threads of the user's are not waited for."""
+    import torch
+
+    code = 1
+    try:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        os.dup2(2, 1)
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.set_num_threads(1)
+        function, payload = pickle.loads(job)
+        part = result.with_suffix(".part")
+        part.write_bytes(pickle.dumps(attribute(function)(payload)))
+        part.rename(result)
+        code = 0
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
 
 
 def attribute(name: str) -> Any:
@@ -158,79 +154,11 @@ def in_group(job: tuple[str, Any, float]) -> Any:
     """Join a gloo group of all ranks, call the function, and leave the group. `job`: function, payload, seconds."""
     from datetime import timedelta
 
-    import torch
     import torch.distributed as dist
 
     function, payload, seconds = job
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     try:
         return attribute(function)(payload)
     finally:
         dist.destroy_process_group()
-
-
-def tell(folder: Path) -> None:
-    """What the ranks printed, on stderr."""
-    for path in sorted(folder.glob("*.log")):
-        sys.stderr.write(path.read_text(encoding="utf-8", errors="replace"))
-
-
-def serve() -> None:
-    """Fork for every job until stdin ends."""
-    import torch._dynamo  # noqa: F401 - the first optimizer of a process imports it
-
-    while line := sys.stdin.readline():
-        job = json.loads(line)
-        children = [_fork(job, rank, environment) for rank, environment in enumerate(job["ranks"])]
-        print(json.dumps(_codes(children)), flush=True)
-
-
-def _fork(job: Mapping[str, Any], rank: int, environment: Mapping[str, str]) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        with open(Path(job["folder"], f"{rank}.log"), "wb", buffering=0) as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.update(environment)
-        os.chdir(job["cwd"])
-        sys.path[:] = job["path"]
-        perform(Path(job["folder"]), rank)
-        code = 0
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _codes(children: Sequence[int]) -> list[int]:
-    """Exit codes in the order of the ranks; one that fails ends the others, which may wait for it."""
-    codes: dict[int, int] = {}
-    while len(codes) < len(children):
-        if select.select([sys.stdin], [], [], POLL)[0]:  # nothing is sent meanwhile: it is the end of stdin
-            _kill(children, codes)
-            os._exit(1)
-        for child in [c for c in children if c not in codes]:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                codes[child] = os.waitstatus_to_exitcode(status)
-        if any(codes.values()) and len(codes) < len(children):
-            time.sleep(1)
-            _kill(children, codes)
-    return [codes[child] for child in children]
-
-
-def _kill(children: Sequence[int], codes: Mapping[int, int]) -> None:
-    for child in children:
-        if child not in codes:
-            os.kill(child, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    serve()

@@ -152,11 +152,9 @@ def stated(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> Location:
     """The user's innermost line of a traceback."""
-    found = NOWHERE
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if owner(frame.f_code.co_filename) == USER:
-            found = Location(frame.f_code.co_filename, line, frame.f_code.co_name)
-    return found
+    frames = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    own = [Location(code.co_filename, line, code.co_name) for code, line in frames if owner(code.co_filename) == USER]
+    return own[-1] if own else NOWHERE
 
 
 TEXT_NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")

@@ -13,18 +13,22 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradproof.shadow.record.ranks import free_port
-from gradproof.shadow.whole.memory import Memory, Region
+from gradproof.shadow.whole.memory import Region
 from gradproof.shadow.whole.terms import Combination, Shape, Terms, plus, times
-from gradproof.shadow.whole.values import Moves, Value, shared
+from gradproof.shadow.whole.values import Value, shared
+
+if TYPE_CHECKING:
+    from gradproof.shadow.whole.engine import Engine
 
 POLL, SETTLES = 0.0005, 0.05
 """Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
@@ -199,23 +203,16 @@ class Exchange:
 
 APIECE = ("allreduce_", "allreduce_coalesced_", "broadcast_")
 """Collectives that treat each element apart: a flat buffer of several gradients is taken piece by piece."""
-Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], None]
+Results = Iterable[tuple[torch.Tensor, Value]]
+Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], Results]
 
 
 class Collectives:
-    """What the collectives of one run make of values. `read`, `write` and `lose` are those of its engine."""
+    """What the collectives of one run make of values."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        algebra: Moves,
-        memory: Memory,
-        read: Callable[[torch.Tensor], Value],
-        write: Callable[[torch.Tensor, Value], None],
-        lose: Callable[[str], None],
-    ) -> None:
-        self.exchange, self.algebra, self.terms, self.memory = exchange, algebra, algebra.terms, memory
-        self.read, self.write, self.lose = read, write, lose
+    def __init__(self, exchange: Exchange, engine: Engine) -> None:
+        self.exchange, self.engine = exchange, engine
+        self.algebra, self.terms = engine.laws, engine.terms
 
     def settle(self, name: str, args: Any) -> Callable[[Any], None]:
         """Exchange what a collective is given; the function that writes its results, when it has run."""
@@ -226,32 +223,38 @@ class Collectives:
         rule = RULES.get(name)
         group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
         if rule is None or group is None:
-            self.lose(f"torch.distributed: {name.strip('_')} is not followed")
+            self.engine.lose(f"torch.distributed: {name.strip('_')} is not followed")
             return lambda _: None
         members = torch.distributed.get_process_group_ranks(torch.distributed.ProcessGroup.unbox(group))
         sends, makes = rule
         given = sends(args)
         if name in APIECE and all(self._pieces(t) for t in given):
             return self._apiece(name, args, members, [piece for t in given for piece in self._pieces(t)])
+        found = self._exchanged(name, given, members)
+
+        def write(_: Any) -> None:
+            for tensor, value in makes(self, args, members, found):
+                self.engine.put(tensor, value)
+
+        return write
+
+    def _exchanged(self, name: str, given: Sequence[torch.Tensor], members: Sequence[int]) -> list[list[Value]]:
         what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
-        found = self.exchange.values(what, [self.read(t) for t in given], members)
-        return lambda _: makes(self, args, members, found)
+        return self.exchange.values(what, [self.engine.value(t) for t in given], members)
 
     def _functional(self, name: str, args: Any) -> Callable[[Any], None]:
         """A collective that writes nothing, and gives its result."""
         given = args[0]
-        value = self.read(given)
+        value = self.engine.value(given)
         if name == "all_reduce":
             group = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
-            members = torch.distributed.get_process_group_ranks(group)
-            what = (name, [(tuple(given.shape), str(given.dtype))])
-            found = self.exchange.values(what, [value], members)
+            found = self._exchanged(name, [given], torch.distributed.get_process_group_ranks(group))
             value = self.reduced([values[0] for values in found], tuple(given.shape), args[1])
-        return lambda out: self.write(out, value)
+        return lambda out: self.engine.put(out, value)
 
     def _pieces(self, tensor: torch.Tensor) -> list[Region]:
         """The regions of a flat buffer that is as large as its storage and was filled piece by piece; else nothing."""
-        held = self.memory.of(tensor)
+        held = self.engine.memory.of(tensor)
         sizes = [region.stop - region.start for region in held.regions]
         whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
         return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
@@ -267,7 +270,7 @@ class Collectives:
                 summed = name.startswith("allreduce")
                 piece.value = self.reduced(values, piece.shape, args[2]) if summed else values[int(args[2])]
             for tensor in args[0]:
-                self.memory.of(tensor).views.clear()
+                self.engine.memory.of(tensor).views.clear()
 
         return fill
 
@@ -284,14 +287,9 @@ class Collectives:
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
         first = values[0]
         if not first.shared and all(value.layout == first.layout for value in values):
-            return first.holding([self._sum([v.parts[at] for v in values], by) for at in range(len(first.parts))])
-        return shared(self._sum([self.whole(value, shape) for value in values], by))
-
-    def _sum(self, parts: Sequence[Combination], by: Fraction) -> Combination:
-        total: Combination = {}
-        for part in parts:
-            total = plus(total, part)
-        return times(total, by)
+            parts = zip(*(value.parts for value in values), strict=True)
+            return first.holding([times(reduce(plus, part), by) for part in parts])
+        return shared(times(reduce(plus, [self.whole(value, shape) for value in values]), by))
 
     def joined(self, values: Sequence[Value], tensor: torch.Tensor, piece: torch.Tensor) -> Value:
         """The values of all members one after the other, or beside each other along a new axis."""
@@ -302,53 +300,47 @@ class Collectives:
         return shared(self.algebra.laid(wholes, [small] * len(wholes), 0, shape))
 
 
-def _all_reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, run.reduced([values[at] for values in found], tuple(tensor.shape), args[2]))
+def _all_reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(t, run.reduced([values[at] for values in found], tuple(t.shape), args[2])) for at, t in enumerate(args[0])]
 
 
-def _broadcast(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, found[int(args[2])][at])
+def _reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return _all_reduce(run, args, members, found) if members[int(args[3])] == run.exchange.group.rank else []
 
 
-def _reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, tensor in enumerate(args[0]):
-        if members[int(args[3])] == run.exchange.group.rank:
-            run.write(tensor, run.reduced([values[at] for values in found], tuple(tensor.shape), args[2]))
+def _broadcast(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return zip(args[0], found[int(args[2])], strict=True)
 
 
-def _all_gather(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    for at, outs in enumerate(args[0]):
-        for tensor, values in zip(outs, found, strict=True):
-            run.write(tensor, values[at])
+def _all_gather(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(t, values[at]) for at, outs in enumerate(args[0]) for t, values in zip(outs, found, strict=True)]
 
 
-def _all_gather_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
-    run.write(args[0], run.joined([values[0] for values in found], args[0], args[1]))
+def _all_gather_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
+    return [(args[0], run.joined([values[0] for values in found], args[0], args[1]))]
 
 
-def _reduce_scatter(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
+def _reduce_scatter(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
     own, count = members.index(run.exchange.group.rank), len(members)
-    for at, tensor in enumerate(args[0]):
-        run.write(tensor, run.reduced([values[at * count + own] for values in found], tuple(tensor.shape), args[3]))
+    parts = [[values[at * count + own] for values in found] for at in range(len(args[0]))]
+    return [(t, run.reduced(part, tuple(t.shape), args[3])) for t, part in zip(args[0], parts, strict=True)]
 
 
-def _reduce_scatter_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> None:
+def _reduce_scatter_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
     own = members.index(run.exchange.group.rank)
     shape, rows = tuple(args[1].shape), args[0].shape[0]
     total = run.whole(run.reduced([values[0] for values in found], shape, args[3]), shape)
-    run.write(args[0], run.algebra.cut(shared(total), shape, 0, own * rows, rows))
+    return [(args[0], run.algebra.cut(shared(total), shape, 0, own * rows, rows))]
 
 
 RULES: dict[str, tuple[Callable[[Any], list[torch.Tensor]], Rule]] = {
-    "allreduce_": (lambda args: list(args[0]), _all_reduce),
-    "allreduce_coalesced_": (lambda args: list(args[0]), _all_reduce),
-    "broadcast_": (lambda args: list(args[0]), _broadcast),
-    "reduce_": (lambda args: list(args[0]), _reduce),
-    "allgather_": (lambda args: list(args[1]), _all_gather),
+    "allreduce_": (lambda args: args[0], _all_reduce),
+    "allreduce_coalesced_": (lambda args: args[0], _all_reduce),
+    "broadcast_": (lambda args: args[0], _broadcast),
+    "reduce_": (lambda args: args[0], _reduce),
+    "allgather_": (lambda args: args[1], _all_gather),
     "_allgather_base_": (lambda args: [args[1]], _all_gather_base),
     "reduce_scatter_": (lambda args: [t for each in args[1] for t in each], _reduce_scatter),
     "_reduce_scatter_base_": (lambda args: [args[1]], _reduce_scatter_base),
 }
-"""By operator: the tensors that a rank sends, and what it makes of those of all."""
+"""By operator: the tensors that a rank sends, and which tensors hold what then, made of what all of them sent."""

@@ -98,12 +98,11 @@ class LoopEvents:
     def of(self, window: int, *kinds: str) -> list[LoopEvent]:
         """The events before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
         found = [
-            event
+            replace(event, kind=WRITE) if event.kind == MADE else event
             for event in self.list
-            if (event.window == window and event.kind != MADE) or event.storage in self._applied
+            if event.window == window and (event.kind != MADE or event.storage in self._applied)
         ]
-        own = [replace(event, kind=WRITE) if event.kind == MADE else event for event in found if event.window == window]
-        return [event for event in own if event.kind in kinds or not kinds]
+        return [event for event in found if event.kind in kinds or not kinds]
 
     def add(self, kind: str, location: Location | None = None, **more: Any) -> None:
         """Note an event."""
@@ -181,7 +180,8 @@ class LoopEvents:
         met = self.first is NOWHERE and any(value.shared and self._trained(value) for value in values.values())
         if met and any(not value.shared for value in values.values()):
             self.first = self.engine.location()
-        scaled = any(t.numel() == 1 and self._trained(values.get(id(t))) for t in given if not _in(t, written))
+        others = [t for t in given if not any(t is one for one in written)]
+        scaled = any(t.numel() == 1 and self._trained(values.get(id(t))) for t in others)
         for tensor in written or tensors_in(out):
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self._made(base, tensor, given)
@@ -258,10 +258,6 @@ class LoopEvents:
 def shown(location: Location) -> str:
     """A line, with the file's name alone."""
     return "" if location == NOWHERE or not location.file else f"{Path(location.file).name}:{location.line}"
-
-
-def _in(tensor: torch.Tensor, among: list[torch.Tensor]) -> bool:
-    return any(tensor is one for one in among)
 
 
 def _among(tensor: torch.Tensor, known: dict[int, Any]) -> bool:

@@ -220,7 +220,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.drawn, self.group = drawn, exchange.group
         self.world = len(self.group.everyone)
         self.mark = (self.run, self.group.rank) if self.group.size > 1 else self.run
-        self.collectives = Collectives(exchange, self.laws, self.memory, self.value, self.put, self.lose)
+        self.collectives = Collectives(exchange, self)
         self.assumed.tries = lambda: self.group.size == 1
         self.state = ""
         self.draws: dict[tuple[str, int], str] = {}
