@@ -24,8 +24,8 @@ writes this table.
 - **Proved.** The same at small shapes for all real numbers: both sides are one polynomial in each element, with
   functions such as `exp` as unknowns. torch's own decomposition of the operator is used, or a definition from its
   documentation; that it is what the kernel computes is assumed, and compared on numbers. Labels and indices have the
-  numbers of the example. Laws of complex numbers are tried alone. Where an operator is linear with known shares (pools, interpolation, pads), these are read
-  from the kernel.
+  numbers of the example. Where an operator is linear with known shares (pools, interpolation, pads), these are read
+  from the kernel. Laws of complex numbers are tried alone.
 - **Mutants.** A mutant claims more than its law: one linear argument more, or every axis row by row. Each that is false
   fails by numbers, and fails to be proved.
 
