@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
@@ -16,9 +17,9 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.totals import LossTotals, divided_by_others
-from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
+from gradproof.shadow.whole.facts import DOMAIN, Difference, Gradient, Numbers, Update, difference
 from gradproof.shadow.whole.fake import Fake
-from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
+from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
 
@@ -43,6 +44,11 @@ class Judge:
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
         self.help = LOOK if self.real else HELP
+        self.mine, self.other = (
+            engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
+        )
+        self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
+        self.paired = len(ours.facts.updates) == len(full.facts.updates)
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
@@ -53,6 +59,12 @@ class Judge:
         self.windows = self._windows()
         self.samples = [self._samples(update) for update in ours.facts.updates]
         self.unequal = self._first_unequal()
+
+    @cached_property
+    def first(self) -> tuple[int, Difference] | None:
+        """The first optimizer step whose gradients differ in numbers."""
+        every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.ours.facts.updates)))
+        return next(((at, found) for at, found in every if found is not None), None)
 
     def _cycles(self) -> int:
         """How often the function goes over its windows: as often in both runs, or once."""
@@ -167,12 +179,11 @@ class Judge:
 
     def _apart(self) -> Result | None:
         """Gradients that are one combination, and differ in numbers: one of the two is wrong."""
-        ours, full = self.ours.engine, self.full.engine
-        found = apart(ours.numbers, full.numbers) if isinstance(ours, Real) and isinstance(full, Real) else None
-        if found is None:
+        if self.first is None:
             return None
-        at, name, size = found
-        reason = f"the terms of the gradient of {name} are the full batch's, and its numbers differ by {size:.2g}"
+        at, found = self.first
+        what = f"the terms of the gradient of {found.name} are the full batch's"
+        reason = f"{what}, and its numbers differ by {found.size:.2g}"
         return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.facts.updates[at].location)
 
     def _doubt(self, name: str, reason: str, location: Location | None = None) -> Result:
@@ -399,7 +410,7 @@ class Judge:
         engine, last = self.ours.engine, self.ours.facts.updates[at].passes
         if isinstance(engine, Fake):
             return [line for window, passes, line in engine.computed if window == at and passes < last]
-        return [event.location for event in engine.events.inside(at, READ)] if isinstance(engine, Real) else []
+        return [event.location for event in self.events.inside(at, READ)]
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
@@ -443,7 +454,7 @@ class Judge:
                     sample = min(self.terms.samples(kept))
                     what = f"the gradient of {one} in window {at + 1}"
                     reason = f"{what} still has that of sample {sample}, of window {at}"
-                    first = next((e.location for e in self.events(at) if e.kind == BACKWARD), now.location)
+                    first = next((e.location for e in self.events.of(at, BACKWARD)), now.location)
                     return self._result(name, Outcome.REFUTED, reason, first, help="call zero_grad() after each step")
                 carried |= {t for t in mine.keys() & older.keys() if mine[t] != older[t]}  # read again, and kept
                 if any(self.terms.owners[term] != NOBODY for term in carried):
@@ -513,10 +524,6 @@ class Judge:
                 if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         return None
-
-    def events(self, at: int) -> list[LoopEvent]:
-        """What a real run did before a step."""
-        return self.ours.engine.events.of(at) if isinstance(self.ours.engine, Real) else []
 
     def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""

@@ -4,46 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
-from gradproof.shadow.verify.totals import LossTotals
-from gradproof.shadow.whole.facts import (
-    DOMAIN,
-    Difference,
-    Numbers,
-    Update,
-    alike,
-    alike_in_print,
-    near,
-    proportional,
-    same_losses,
-)
-from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import Combination, Terms, plus, ratio, times
+from gradproof.shadow.whole.facts import DOMAIN, Numbers, alike, alike_in_print, near, proportional, same_losses
+from gradproof.shadow.whole.terms import Combination, plus, ratio, times
 
 if TYPE_CHECKING:
-    from gradproof.shadow.verify.followed import Followed
     from gradproof.shadow.verify.judge import Judge
 
 LOSS = "GA-INV-001"
+HELP = "report the window's mean: the sum of the micro-batches' shares"
 
 
 class Reported:
-    """The reported losses of two runs. `sizes`: the samples of each window."""
+    """The reported losses of two runs."""
 
-    def __init__(
-        self, terms: Terms, run: Run, sizes: Sequence[int], ours: Followed, full: Followed, ranks: int = 1
-    ) -> None:
-        self.ranks = ranks
-        self.terms, self.run, self.sizes, self.ours, self.full = terms, run, sizes, ours, full
-        self.laws, self.real = ours.engine.laws, isinstance(full.engine, Real)
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.terms, self.run, self.sizes = judge, judge.terms, judge.run, judge.sizes
+        self.ours, self.full, self.mine, self.other = judge.ours, judge.full, judge.mine, judge.other
 
     def _result(self, outcome: Outcome, reason: str, location: Location | None = None, **more: Any) -> Result:
         return Result(LOSS, outcome, reason, location, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
@@ -56,8 +39,8 @@ class Reported:
                 return self._result(Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
             reason = "the function returns no loss"
             return self._result(Outcome.UNKNOWN, reason, details={"code": NO_LOSS})
-        if not ours and not full and self.real:
-            return self._in_numbers()
+        if not ours and not full and self.other is not None:
+            return self._in_numbers(self.other)
         if not alike(self.ours.plain, self.full.plain):
             reason = "the function returns numbers that were not followed, and that are not the full batch's"
             return self._result(Outcome.UNKNOWN, reason)
@@ -92,13 +75,11 @@ class Reported:
         scalars = {scalar for _, powers in bared for scalar in powers}
         return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
-    def _in_numbers(self) -> Result:
+    def _in_numbers(self, other: Numbers) -> Result:
         """Returned numbers that were not followed are compared as they are."""
-        assert isinstance(self.full.engine, Real)
         sizes = [size // self.run.micro_batch_size for size in self.sizes]
-        totals = LossTotals(self.terms, self.ours, self.full)
-        losses, known = self.full.engine.numbers.losses, self.full.engine.laws.numbers
-        by = [[known.get(scalar, 1.0) for scalar in totals.afterwards(at)] for at in range(len(losses))]
+        losses, known = other.losses, self.full.engine.laws.numbers
+        by = [[known.get(scalar, 1.0) for scalar in self.judge.totals.afterwards(at)] for at in range(len(losses))]
         means = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
         how = same_losses(self.ours.plain, self.full.plain, means, sizes)
         if how:
@@ -139,10 +120,10 @@ class Reported:
         total: Combination = {}
         for window, root in self._roots():
             total = plus(total, root) if window == at else total
-        bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
+        bare = {self.judge.laws.reshaped(term, ()): by for term, by in returned.items()}
         if bare.keys() & total.keys():
             first = next(iter(bare.keys() & total.keys()))
-            own = {term: by for term, by in bare.items() if term in total} if self.ranks > 1 else bare
+            own = {term: by for term, by in bare.items() if term in total} if self.judge.ranks > 1 else bare
             return own.keys() == total.keys() and own == times(total, bare[first] / total[first])
         reached = self.terms.reached(returned)
         return all(self.terms.bare(term)[0] in reached for term in total)
@@ -161,40 +142,23 @@ class Reported:
             each[window] = plus(each[window], one)
         return each
 
+    # By numbers
 
-class LossRules:
-    """The rules about reported losses. `first`: the first step whose gradients differ in numbers."""
-
-    judge: Judge
-    reported: Reported
-    mine: Numbers
-    other: Numbers
-    updates: list[Update]
-    paired: bool
-    first: tuple[int, Difference] | None
-
-    @abstractmethod
-    def _result(self, name: str, reason: str, location: Location, **more: Any) -> Result:
-        """A refutation."""
-
-    def loss(self) -> Result | None:
+    def differing(self) -> Result | None:
         """A reported loss that differs in numbers before the gradients do."""
-        ours, full = self.judge.ours, self.judge.full
-        if not ours.values and not full.values:
+        ours, full, first = self.ours.values, self.full.values, self.judge.first
+        if not ours and not full:
             return self._plain()
-        if len(ours.values) != len(full.values):
+        if len(ours) != len(full) or not self.judge.paired or not self.of_a_loss(self.full.returned):
             return None
-        if not self.paired or not self.reported.of_a_loss(full.returned):
+        if self._right_beside(ours, full):
             return None
-        if self._right_beside(ours.values, full.values):
-            return None
-        last = len(ours.values) if self.first is None else self.first[0] + 1
-        if len(ours.values) != len(self.updates):
-            last = len(ours.values) if self.first is None else 0
-        for at, (mine, other) in enumerate(zip(ours.values[:last], full.values[:last], strict=True)):
-            if ours.returned[at] != full.returned[at] and self._far(mine, other):
+        each = len(ours) == len(self.ours.facts.updates)
+        last = len(ours) if first is None else first[0] + 1 if each else 0
+        for at, (mine, other) in enumerate(zip(ours[:last], full[:last], strict=True)):
+            if self.ours.returned[at] != self.full.returned[at] and self.far(mine, other):
                 reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
-                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
+                return self._refuted(reason, self.ours.lines[at], loss=mine, full_batch=other)
         return None
 
     def _right_beside(self, ours: list[float], full: list[float]) -> bool:
@@ -202,64 +166,48 @@ class LossRules:
         count = len(self.other.losses)
         each = len(full) // count if count and len(full) % count == 0 else 1
         columns = [zip(ours[at::each], full[at::each], strict=True) for at in range(each)]
-        return each > 1 and any(not any(self._far(*pair) for pair in column) for column in columns)
+        return each > 1 and any(not any(self.far(*pair) for pair in column) for column in columns)
 
-    def _far(self, mine: float, other: float) -> bool:
+    def far(self, mine: float, other: float) -> bool:
         """Whether two losses differ by more than rounding."""
         allowed = 1e-1 if self.mine.narrow or self.other.narrow else 1e-3
         return abs(mine - other) > allowed * max(abs(mine), abs(other))
 
-    def _plain(self) -> Result | None:
-        """Numbers that were not followed: one of each window goes with the full batch's loss, and differs."""
-        runs, losses = (self.judge.ours, self.judge.full), self.other.losses
-        ours, full = (run.plain or [number for number, _ in run.printed] for run in runs)
-        if self.first is None and len(ours) == len(full) == 1 < len(losses):
-            return self._of_all(ours[0], full[0], losses)
-        if self.first is not None or not losses or len(ours) != len(full) or len(full) % len(losses):
-            return None
-        each = len(full) // len(losses)
-        columns = [at for at in range(each) if proportional(full[at::each], losses)]
-        for at in columns:
-            pairs = list(zip(ours[at::each], full[at::each], strict=True))
-            if any(float(other).is_integer() for _, other in pairs) or not any(self._far(*pair) for pair in pairs):
-                return None
-        if not columns:
-            return None
-        pairs = list(zip(ours[columns[0] :: each], full[columns[0] :: each], strict=True))
-        window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
-        reads = self.judge.ours.facts.reads
-        reason = f"the function reports {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
-        location = reads[-1][0] if reads else NOWHERE
-        return self._result(LOSS, reason, location, counterexample={"loss": mine, "full_batch": other})
+    def _refuted(self, reason: str, location: Location, **numbers: float) -> Result:
+        return Result(LOSS, Outcome.REFUTED, reason, location, HELP, "floats", RECORDED, counterexample=numbers)
 
-    def _of_all(self, ours: float, full: float, losses: list[float]) -> Result | None:
-        """One number for all windows, which is the sum or the mean of their losses by the full batch alone."""
-        whole = (sum(losses), sum(losses) / len(losses))
-        if not any(near(full, one) for one in whole) or not self._far(ours, full):
+    def _plain(self) -> Result | None:
+        """Numbers that were not followed: one a window, or of all, goes with the full batch's losses, and differs."""
+        losses = self.other.losses
+        ours, full = (run.plain or [number for number, _ in run.printed] for run in (self.ours, self.full))
+        if self.judge.first is not None or not losses or len(ours) != len(full):
             return None
-        reads = self.judge.ours.facts.reads
-        reason = f"the function reports {ours:.6g} for the losses of all windows, the full batch {full:.6g}"
-        location = reads[-1][0] if reads else NOWHERE
-        return self._result(LOSS, reason, location, counterexample={"loss": ours, "full_batch": full})
+        reads = self.ours.facts.reads
+        line = reads[-1][0] if reads else NOWHERE
+        if len(full) == 1 < len(losses):
+            whole = any(near(full[0], one) for one in (sum(losses), sum(losses) / len(losses)))
+            what, pairs = "the losses of all windows", [[(ours[0], full[0])]] * whole
+        else:
+            each, left = divmod(len(full), len(losses))
+            columns = [at for at in range(each) if not left and proportional(full[at::each], losses)]
+            pairs = [list(zip(ours[at::each], full[at::each], strict=True)) for at in columns]
+            if any(float(other).is_integer() for column in pairs for _, other in column):
+                return None
+            what = "the loss of window {}"
+        apart = [next(((at, *pair) for at, pair in enumerate(of, 1) if self.far(*pair)), None) for of in pairs]
+        if not apart or apart[0] is None or None in apart:
+            return None
+        at, mine, other = apart[0]
+        reason = f"the function reports {mine:.6g} for {what.format(at)}, the full batch {other:.6g}"
+        return self._refuted(reason, line, loss=mine, full_batch=other)
 
     def summed(self) -> Result | None:
         """Reported losses that go on adding up from window to window."""
-        full, ours = self.judge.full, self.judge.ours
-        losses, values = self.other.losses, full.values
-        if (
-            len(values) != len(losses)
-            or len(ours.values) != len(values)
-            or not values
-            or not near(values[0], losses[0])
-        ):
-            return None
-        sums = list(itertools.accumulate(losses))
-        if not alike(values, sums):
+        losses, values = self.other.losses, self.full.values
+        if len(self.ours.values) != len(values) or not alike(values, list(itertools.accumulate(losses))):
             return None
         for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
             if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
-                reason = (
-                    f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
-                )
-                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": value, "window": loss})
+                what = f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
+                return self._refuted(what, self.ours.lines[at], loss=value, window=loss)
         return None

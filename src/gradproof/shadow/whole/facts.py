@@ -303,15 +303,6 @@ def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -
     return found
 
 
-def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
-    """The first optimizer step with a gradient that differs by more than rounding, its name and the difference."""
-    for at in range(min(len(ours.gradients), len(full.gradients))):
-        found = difference(ours, full, at)
-        if found is not None:
-            return at, found.name, found.size
-    return None
-
-
 def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor], narrow: bool = False) -> bool:
     """Whether the gradients of one step are the same in two recordings of one run, which may have `narrow` tensors."""
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
