@@ -27,7 +27,7 @@ from gradproof.shadow.verify.followed import Followed, again, with_numbers, with
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
 from gradproof.shadow.verify.tokens import of_two_runs
-from gradproof.shadow.verify.weights import other_lengths
+from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
@@ -180,7 +180,10 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
-    made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
+    made.assumptions = assumptions(facts.laws.keys() - assumed.keys(), facts.opaque)
+    made.assumptions.append(
+        "both runs are given the same samples in the same order, and the same draws for each sample"
+    )
     made.assumptions += assuming(assumed.values(), attempt.results)
     made.assumptions.append(other_lengths(attempt.terms, facts.updates))
     if attempt.ours.engine.laws.every_label:
@@ -216,14 +219,3 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
                 ]  # fmt: skip
                 break
     return rows
-
-
-def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:
-    """What a proof over whole tensors rests on."""
-    return [
-        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
-        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
-        "both runs are given the same samples in the same order, and the same draws for each sample",
-        "no denominator is zero",
-    ]

@@ -17,7 +17,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.totals import LossTotals, divided_by_others
-from gradproof.shadow.whole.facts import DOMAIN, Difference, Gradient, Numbers, Update, difference
+from gradproof.shadow.whole.facts import DOMAIN, Difference, Gradient, Numbers, Update, difference, narrow_sum
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
 from gradproof.shadow.whole.runs import Real
@@ -173,9 +173,11 @@ class Judge:
             return Outcome.OPAQUE, f"a value was lost: {facts.lost[0][1]}", facts.lost[0][0]
         return None
 
-    def _result(self, name: str, outcome: Outcome, reason: str, at: Location | None = None, **more: Any) -> Result:
+    def _result(
+        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
+    ) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else ""
-        return Result(name, outcome, reason, at, more.pop("help", ""), DOMAIN, reach, **more)
+        return Result(name, outcome, reason, at, help, DOMAIN, reach, **more)
 
     def _apart(self) -> Result | None:
         """Gradients that are one combination, and differ in numbers: one of the two is wrong."""
@@ -527,20 +529,16 @@ class Judge:
 
     def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        name, narrow = "GA-INV-004", self.ours.facts.narrow
-        if not narrow and self.ours.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
+        name, facts, narrow = "GA-INV-004", self.ours.facts, narrow_sum(self.ours.facts)
+        if narrow is not None:
+            return self._result(name, *narrow)
+        if facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
-            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.escaped)
-        if not narrow and len(self.ours.facts.updates) != self.asked:
+            return self._result(name, Outcome.UNKNOWN, reason, facts.escaped)
+        if len(facts.updates) != self.asked:
             reason = "an optimizer that steps another number of times may sum by itself, which was not followed"
-            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.updates[-1].location)
-        if not narrow:
-            return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
-        location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
-        if sums:
-            reason = f"a {dtype} tensor holds a sum over micro-batches"
-            return self._result(name, Outcome.REFUTED, reason, location, help="accumulate in float32")
-        return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location)
+            return self._result(name, Outcome.UNKNOWN, reason, facts.updates[-1].location)
+        return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
 
     def clipping(self, equal: Result) -> Result:
         """No norm of a part of a window scales a gradient."""

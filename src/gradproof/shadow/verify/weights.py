@@ -8,7 +8,7 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -56,10 +56,6 @@ class Weights:
 
     by: dict[int, dict[int, Combination]] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
-
-    def samples(self) -> set[int]:
-        """Every sample with a weight."""
-        return {sample for each in self.by.values() for sample in each}
 
 
 class WindowWeights:
@@ -156,8 +152,7 @@ class WindowWeights:
                 self.unit[one] = terms.owners[one]
                 continue
             if terms.operators[one] == "combination":
-                parts = zip(terms.kids[one], terms.attributes[one], strict=True)
-                value = {kid: Fraction(*exactly) for kid, exactly in parts}
+                value = terms.parts_of(one)
                 single = all(terms.owners[terms.bare(kid)[0]] != SEVERAL for kid in value)
                 if single and self.complete(value):
                     self.unit[one] = NOBODY
@@ -315,6 +310,16 @@ def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
 def close(one: Fraction, other: Fraction) -> bool:
     """Whether two numbers are equal but for the rounding of numbers that Python computed."""
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))
+
+
+def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
+    """What every proof over whole tensors rests on."""
+    return [
+        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
+        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
+        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
+        "no denominator is zero",
+    ]
 
 
 def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
