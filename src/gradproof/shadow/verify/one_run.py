@@ -440,7 +440,7 @@ class OneRun:
         if factor is None or window.kept(factor[1]) or (strange and not followed):
             return "a number that was not followed scaled the gradients of"
         scalars, others = set[int](), False
-        values = [gradient.value for gradient in window.step.gradients.values() if gradient.value]
+        values = [value for value in window.step.values() if value]
         for value in values:
             own = {scalar: by for scalar, by in self.terms.common(value).items() if window.clips(scalar)}
             others |= len(own) > 1 or self.terms.scaled_by_others(value, own)

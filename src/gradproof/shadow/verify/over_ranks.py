@@ -248,7 +248,7 @@ class RankJudge:
         steps = [side.facts.updates[at] for side in (whole.ours, whole.full)]
         if self._samples(steps[0]) != self._samples(steps[1]):
             return at, name, None
-        by = ratio(*(step.gradients[name].value if name in step.gradients else {} for step in steps))
+        by = ratio(*(step.value(name) or {} for step in steps))
         if by is None:
             found = difference(whole.mine, whole.other, at)
             if found is None or not leaves(self.terms, steps[0]) <= leaves(self.terms, steps[1]):
@@ -257,7 +257,7 @@ class RankJudge:
         return at, name, "another than" if by is None else f"{by} times"
 
     def _samples(self, update: Update) -> set[int]:
-        return self.terms.summed(gradient.value for gradient in update.gradients.values())
+        return self.terms.summed(update.values())
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""
@@ -316,7 +316,7 @@ class RankJudge:
         counted = self.pair.ours.facts.reads or self.engine.laws.integers
         for at, (update, other) in enumerate(zip(self.updates, whole.full.facts.updates, strict=True)):
             for name, gradient in update.gradients.items():
-                value = other.gradients[name].value if name in other.gradients else {}
+                value = other.value(name) or {}
                 mine, full = self._forms(gradient.value), self._forms(value)
                 if mine == full:
                     continue

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
-from gradproof.shadow.whole.facts import DOMAIN, Numbers, alike, alike_in_print, near, proportional, same_losses
+from gradproof.shadow.result import ALL_DATA, NO_LOSS, RECORDED, Result
+from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional, same_losses
 from gradproof.shadow.whole.terms import Combination, plus, ratio, times
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class Reported:
                 return self._result(Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
             reason = "the function returns no loss"
             return self._result(Outcome.UNKNOWN, reason, details={"code": NO_LOSS})
-        if not ours and not full and self.other is not None:
-            return self._in_numbers(self.other)
+        if not ours and not full and self.judge.real:
+            return self._in_numbers()
         if not alike(self.ours.plain, self.full.plain):
             reason = "the function returns numbers that were not followed, and that are not the full batch's"
             return self._result(Outcome.UNKNOWN, reason)
         if not self.of_a_loss(full):
             reason = "the returned numbers are not the losses of the windows, each made of its own window"
-            return self._result(Outcome.UNKNOWN, reason, details={"code": DOUBT})
+            return self._result(Outcome.UNKNOWN, reason)
         if len(ours) == len(full):
             return self._each(ours, full)
         if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
@@ -75,10 +75,10 @@ class Reported:
         scalars = {scalar for _, powers in bared for scalar in powers}
         return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
-    def _in_numbers(self, other: Numbers) -> Result:
+    def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
         sizes = [size // self.run.micro_batch_size for size in self.sizes]
-        losses, known = other.losses, self.full.engine.laws.numbers
+        losses, known = self.other.losses, self.full.engine.laws.numbers
         by = [[known.get(scalar, 1.0) for scalar in self.judge.totals.afterwards(at)] for at in range(len(losses))]
         means = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
         how = same_losses(self.ours.plain, self.full.plain, means, sizes)
@@ -144,29 +144,25 @@ class Reported:
 
     # By numbers
 
-    def differing(self) -> Result | None:
+    def differing(self) -> Iterator[Result]:
         """A reported loss that differs in numbers before the gradients do."""
         ours, full, first = self.ours.values, self.full.values, self.judge.first
         if not ours and not full:
-            return self._plain()
+            yield from self._plain()
+            return
         if len(ours) != len(full) or not self.judge.paired or not self.of_a_loss(self.full.returned):
-            return None
-        if self._right_beside(ours, full):
-            return None
+            return
+        count = len(self.other.losses)
+        size = len(full) // count if count and len(full) % count == 0 else 1
+        columns = [zip(ours[at::size], full[at::size], strict=True) for at in range(size)]
+        if size > 1 and any(not any(self.far(*pair) for pair in column) for column in columns):
+            return  # several numbers a window, of which one is right in each
         each = len(ours) == len(self.ours.facts.updates)
         last = len(ours) if first is None else first[0] + 1 if each else 0
         for at, (mine, other) in enumerate(zip(ours[:last], full[:last], strict=True)):
             if self.ours.returned[at] != self.full.returned[at] and self.far(mine, other):
                 reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
-                return self._refuted(reason, self.ours.lines[at], loss=mine, full_batch=other)
-        return None
-
-    def _right_beside(self, ours: list[float], full: list[float]) -> bool:
-        """Whether several numbers a window are returned, of which one is right in each window."""
-        count = len(self.other.losses)
-        each = len(full) // count if count and len(full) % count == 0 else 1
-        columns = [zip(ours[at::each], full[at::each], strict=True) for at in range(each)]
-        return each > 1 and any(not any(self.far(*pair) for pair in column) for column in columns)
+                yield self._refuted(reason, self.ours.lines[at], loss=mine, full_batch=other)
 
     def far(self, mine: float, other: float) -> bool:
         """Whether two losses differ by more than rounding."""
@@ -176,12 +172,12 @@ class Reported:
     def _refuted(self, reason: str, location: Location, **numbers: float) -> Result:
         return Result(LOSS, Outcome.REFUTED, reason, location, HELP, "floats", RECORDED, counterexample=numbers)
 
-    def _plain(self) -> Result | None:
+    def _plain(self) -> Iterator[Result]:
         """Numbers that were not followed: one a window, or of all, goes with the full batch's losses, and differs."""
         losses = self.other.losses
         ours, full = (run.plain or [number for number, _ in run.printed] for run in (self.ours, self.full))
         if self.judge.first is not None or not losses or len(ours) != len(full):
-            return None
+            return
         reads = self.ours.facts.reads
         line = reads[-1][0] if reads else NOWHERE
         if len(full) == 1 < len(losses):
@@ -192,22 +188,20 @@ class Reported:
             columns = [at for at in range(each) if not left and proportional(full[at::each], losses)]
             pairs = [list(zip(ours[at::each], full[at::each], strict=True)) for at in columns]
             if any(float(other).is_integer() for column in pairs for _, other in column):
-                return None
+                return
             what = "the loss of window {}"
         apart = [next(((at, *pair) for at, pair in enumerate(of, 1) if self.far(*pair)), None) for of in pairs]
-        if not apart or apart[0] is None or None in apart:
-            return None
-        at, mine, other = apart[0]
-        reason = f"the function reports {mine:.6g} for {what.format(at)}, the full batch {other:.6g}"
-        return self._refuted(reason, line, loss=mine, full_batch=other)
+        if apart and apart[0] is not None and None not in apart:
+            at, mine, other = apart[0]
+            reason = f"the function reports {mine:.6g} for {what.format(at)}, the full batch {other:.6g}"
+            yield self._refuted(reason, line, loss=mine, full_batch=other)
 
-    def summed(self) -> Result | None:
+    def summed(self) -> Iterator[Result]:
         """Reported losses that go on adding up from window to window."""
         losses, values = self.other.losses, self.full.values
         if len(self.ours.values) != len(values) or not alike(values, list(itertools.accumulate(losses))):
-            return None
+            return
         for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
             if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
                 what = f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
-                return self._refuted(what, self.ours.lines[at], loss=value, window=loss)
-        return None
+                yield self._refuted(what, self.ours.lines[at], loss=value, window=loss)

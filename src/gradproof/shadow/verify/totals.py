@@ -26,7 +26,7 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     """
     own = False
     for at, update in enumerate(updates):
-        values = [gradient.value for gradient in update.gradients.values() if gradient.value]
+        values = [value for value in update.values() if value]
         divisors = [{s for s, by in terms.common(v).items() if by == -1 and _counts(terms, s)} for v in values]
         if not divisors or len(divisors[0]) != 1 or any(found != divisors[0] for found in divisors):
             return None
@@ -91,7 +91,7 @@ class LossTotals:
     def afterwards(self, window: int) -> Powers:
         """The counts by which every gradient of a window is divided, and its losses are not."""
         updates = self.full.facts.updates[window : window + 1]
-        values = [gradient.value for update in updates for gradient in update.gradients.values() if gradient.value]
+        values = [value for update in updates for value in update.values() if value]
         losses = [root for at, root in self.full.facts.roots if at == window]
         after, before = (self.terms.common({term: UNIT for one in of for term in one}) for of in (values, losses))
         own = multiplied(after, before, -1).items()

@@ -72,7 +72,7 @@ class WindowWeights:
         self.unit: dict[int, int] = {}
         self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
-        bare = [terms.bare(term)[0] for gradient in step.gradients.values() for term in gradient.value]
+        bare = [terms.bare(term)[0] for value in step.values() for term in value]
         self.samples = terms.samples(bare)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
@@ -272,8 +272,8 @@ class WindowWeights:
                     if before[1] != powers:
                         return None
                     gained[bare] = (before[0] + by, powers)
-        for gradient in self.step.gradients.values():
-            for bare, (mine, own) in self._bared(gradient.value).items():
+        for value in self.step.values():
+            for bare, (mine, own) in self._bared(value).items():
                 by, powers = gained.get(bare, (Fraction(0), {}))
                 if not by:
                     return None

@@ -61,6 +61,14 @@ class Update:
     order: tuple[str, ...] = ()
     optimizer: int = 0
 
+    def values(self) -> list[Combination]:
+        """What its gradients are made of."""
+        return [gradient.value for gradient in self.gradients.values()]
+
+    def value(self, name: str) -> Combination | None:
+        """What the gradient of a parameter is made of; None where it has none."""
+        return self.gradients[name].value if name in self.gradients else None
+
     def numbers(self) -> dict[str, Any]:
         """The numbers of its gradients, as they were handed over."""
         return {name: held.numbers for name, held in self.gradients.items() if held.numbers is not None}
@@ -98,8 +106,7 @@ class RecordedStep(Update):
 
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
-    values = [term for gradient in update.gradients.values() for term in gradient.value]
-    return set(terms.found(values, LEAVES))
+    return set(terms.found((term for value in update.values() for term in value), LEAVES))
 
 
 @dataclass(slots=True)
