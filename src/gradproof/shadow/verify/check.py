@@ -167,11 +167,10 @@ def run_of(request: Request) -> Run:
 def described(attempt: Attempt, subject: str, request: Request, seconds: float) -> Verification:
     """The results with everything that they rest on."""
     made = Verification(subject, request.options(), attempt.results)
-    facts = attempt.ours.facts
+    facts, engine = attempt.ours.facts, attempt.ours.engine
     made.operators = dict(sorted((facts.laws + facts.opaque).items()))
-    if isinstance(attempt.ours.engine, Real):
-        made.events, made.weights = attempt.ours.engine.events.readable(), weights(attempt)
-    engine = attempt.ours.engine
+    if isinstance(engine, Real):
+        made.events, made.weights = engine.events.readable(), weights(attempt)
     made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
@@ -181,12 +180,10 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
     made.assumptions = assumptions(facts.laws.keys() - assumed.keys(), facts.opaque)
-    made.assumptions.append(
-        "both runs are given the same samples in the same order, and the same draws for each sample"
-    )
+    made.assumptions.append("both runs are given the same samples in one order, and the same draws for each of them")
     made.assumptions += assuming(assumed.values(), attempt.results)
     made.assumptions.append(other_lengths(attempt.terms, facts.updates))
-    if attempt.ours.engine.laws.every_label:
+    if engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:

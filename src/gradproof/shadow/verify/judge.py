@@ -7,7 +7,7 @@ obligation is not decided, and the line that couples the samples is named where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -119,14 +119,13 @@ class Judge:
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
-        if loss.outcome is not Outcome.HOLDS or equal.outcome is Outcome.HOLDS:
+        chance = self.laws.integers or self.laws.by_chance(self.run.micro_batches) is not None
+        wrong = equal.outcome is Outcome.REFUTED and self.unequal is None
+        rests = loss.outcome is Outcome.HOLDS and equal.outcome is not Outcome.HOLDS
+        if not rests or not (chance or wrong or loss.domain == "floats"):
             return loss
-        if loss.domain == "floats" or (equal.outcome is Outcome.REFUTED and self.unequal is None):
-            reason = f"both runs report the same, and the full batch may be wrong as well: {equal.reason}"
-            return self._result(loss.obligation, Outcome.UNKNOWN, reason)
-        if not self.laws.integers and self.laws.by_chance(self.run.micro_batches) is None:
-            return loss
-        return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")
+        reason = f"both runs report the same, and the full batch may be wrong as well: {equal.reason}"
+        return self._open(loss.obligation, reason, None)
 
     def _next(self, outcome: Outcome) -> str:
         """What to do where nothing is decided."""
@@ -199,7 +198,7 @@ class Judge:
     def equality(self) -> Result:
         """Each gradient is the full batch's."""
         if self.unequal is not None:
-            return self._same_update(self.unequal[0]) or self._unequal(*self.unequal)
+            return self._same_update() or self._unequal(*self.unequal)
         ours = self.ours.facts.updates
         at_fault = divided_by_others(self.terms, ours) if self.ranks == 1 else None
         if at_fault is not None:
@@ -213,9 +212,10 @@ class Judge:
         """What speaks against gradients that are one combination in both runs."""
         ours, full = self.ours.facts, self.full.facts
         last = ours.updates[-1].location
-        strange = self._foreign_scalars()
-        if strange is not None:
-            yield "a gradient is scaled by a number that is made of other samples than those of its window", strange
+        for update in ours.updates:
+            if self.foreign(term for value in update.values() for term in value):
+                reason = "a gradient is scaled by a number that is made of other samples than those of its window"
+                yield reason, update.location
         if self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             yield reason, next(iter(ours.lines), last)
@@ -234,33 +234,26 @@ class Judge:
         """The terms of all gradients of the run by micro-batches."""
         return [term for update in self.ours.facts.updates for value in update.values() for term in value]
 
-    def _same_update(self, at: int) -> Result | None:
+    def _same_update(self) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
-        ours, full = self.ours.facts.updates, self.full.facts.updates
-        if (
-            self.idle()
-            or len(ours) != len(full)
-            or any(a.after != b.after or not a.after for a, b in zip(ours, full, strict=True))
-        ):
+        pairs = list(zip(self.ours.facts.updates, self.full.facts.updates, strict=False))
+        if self.idle() or not self.paired or any(mine.after != full.after or not mine.after for mine, full in pairs):
             return None
-        for mine, other in zip(ours, full, strict=True):
-            if mine.gradients.keys() != other.gradients.keys():
-                return None
-            found = {ratio(g.value, other.gradients[name].value) for name, g in mine.gradients.items() if g.value}
-            if len(found) != 1 or None in found:
-                return None
-        factor = found.pop()
-        reason = f"the update is the full batch's, the gradient is {factor} times it: the learning rate makes up for it"
+        factors = [
+            {ratio(held.value, full.value(name) or {}) for name, held in mine.gradients.items() if held.value}
+            for mine, full in pairs
+        ]
+        if any(len(each) != 1 or None in each for each in factors):
+            return None
+        by = factors[-1].pop()
+        reason = f"the update is the full batch's, the gradient is {by} times it: the learning rate makes up for it"
         return self._result(EQ, Outcome.HOLDS, reason, details={"equal": "update"})
 
-    def _foreign_scalars(self) -> Location | None:
-        """The step of a gradient that is scaled by a number of other samples than those of its summands."""
-        for update in self.ours.facts.updates:
-            bared = [self.terms.bare(term) for value in update.values() for term in value]
-            scalars = {scalar for _, powers in bared for scalar in powers}
-            if self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared):
-                return update.location
-        return None
+    def foreign(self, summands: Iterable[int]) -> bool:
+        """Whether some terms are scaled by a number of other samples than those of all of them."""
+        bared = [self.terms.bare(term) for term in summands]
+        scalars = {scalar for _, powers in bared for scalar in powers}
+        return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""
@@ -443,14 +436,13 @@ class Judge:
                 both = mine.keys() & older.keys()
                 again = {t for t in both if mine[t] == older[t] and not self.terms.samples([t]) & read}
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
-                if any(self.terms.made_with(t, ("draw",)) for t in again - set(kept)):
-                    return self._open(STALE, f"{what} has random numbers of an earlier window", line)
                 if kept and not self.idle():
                     reason = f"{what} still has that of sample {min(self.terms.samples(kept))}, of window {at}"
                     first = next((e.location for e in self.events.of(at, BACKWARD)), line)
                     return self._result(STALE, Outcome.REFUTED, reason, first, "call zero_grad() after each step")
                 carried = again | {t for t in both if mine[t] != older[t]}  # read again, and kept
-                if any(self.terms.owners[term] != NOBODY for term in carried):
+                drawn = any(self.terms.made_with(term, ("draw",)) for term in again)
+                if drawn or any(self.terms.owners[term] != NOBODY for term in carried):
                     return self._open(STALE, f"{what} has a part of that of an earlier window", line)
             if old & self.terms.reached(term for value in now.values() for term in value):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
@@ -475,7 +467,7 @@ class Judge:
         for at, update in zip(self.windows, ours, strict=True):
             for name, before in update.begun_with.items():
                 held = update.value(name)
-                if held is not None and self._joins({terms.bare(term)[0] for term in before}, held):
+                if held is not None and {terms.bare(term)[0] for term in before} & terms.reached(held):
                     yield f"{name} had a gradient when window {at + 1} began", update.location
         weights = {defined for update in ours for defined in update.after.values()}
         for at, update in enumerate(ours):
@@ -491,19 +483,6 @@ class Judge:
                     what = f"the gradient of {name} in window {at + 1}"
                     yield f"{what} is not made of the full batch's samples", mine.location
         yield from self._counts()
-
-    def _joins(self, kept: set[int], value: Combination) -> bool:
-        """Whether some of these terms are summands of a value, or of what operators of its elements were given."""
-        terms, stack, seen = self.terms, [self.terms.bare(term)[0] for term in value], set[int]()
-        while stack:
-            term = stack.pop()
-            if term in kept:
-                return True
-            if term not in seen:
-                seen.add(term)
-                alike = [kid for kid in terms.kids[term] if terms.shapes[kid] in (None, terms.shapes[term])]
-                stack += [terms.bare(kid)[0] for kid in alike if terms.operators[term] != "state"]
-        return False
 
     def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""

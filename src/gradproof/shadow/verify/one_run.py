@@ -7,7 +7,7 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -199,10 +199,10 @@ class OneRun:
             try:
                 found = window.weights(value)
             except Coupled as coupled:
-                return self._coupled(what, line, coupled.term)
-            if any(self.terms.owners[term] == NOBODY for term in found.free):
+                return self._coupled(what, line, coupled.args[0])
+            if any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value):
                 return self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
-            for each in found.by.values():
+            for each in found.values():
                 if each.keys() != window.samples:
                     some = f"{len(each)} of {len(window.samples)} took one way"
                     return self._open(EQ, f"{what} is not one function of each sample: {some}", line)
@@ -221,7 +221,7 @@ class OneRun:
         numbers = [number for number in map(self.number, each.values()) if number is not None]
         if len(numbers) < len(each):
             return self._open(EQ, f"{what} weighs samples by numbers that were not read", window.step.location)
-        shown = {self.sample(sample): self.formula(weight) for sample, weight in sorted(each.items())}
+        shown = {self.sample(sample): near(number) for sample, number in sorted(zip(each, numbers, strict=True))}
         example = {"weights": shown}
         if all(close(number, numbers[0]) for number in numbers):
             reason = f"{what} weighs its samples equally only because their counts are equal in this run"
@@ -254,19 +254,6 @@ class OneRun:
     def sample(self, number: int) -> str:
         """A sample in words."""
         return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
-
-    def formula(self, weight: Combination) -> str:
-        """A weight in words: counts are named by their numbers in this run."""
-        found = []
-        for term, by in weight.items():
-            _, powers = self.terms.bare(term)
-            symbols = "".join(f" * ({self._named(scalar)})^{power}" for scalar, power in sorted(powers.items()))
-            found.append(f"{near(by)}{symbols}")
-        return " + ".join(found) or "0"
-
-    def _named(self, scalar: int) -> str:
-        held = self.engine.laws.numbers.get(scalar)
-        return f"{self.terms.operators[scalar]}" + (f" = {held:g}" if held is not None else "")
 
     def number(self, weight: Combination) -> Fraction | None:
         """A weight with the numbers of this run."""
@@ -306,7 +293,7 @@ class OneRun:
         elif divided is not None:
             self.totals.add(SUM if not divided else DIVIDED)
         elif not known:
-            self.totals.add(f"up to the common factor {self.formula(next(iter(masses.values())))}")
+            self.totals.add("up to a factor that all have, which was not read")
         else:
             most = max(known)
             scales.append(most)
@@ -352,13 +339,16 @@ class OneRun:
         terms = self.terms
         if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
             return self._open(STALE, "there is one window; nothing could be left over", self._location())
-        old: set[int] = set()
-        for before, now in self._pairs():
+        old, last = set[int](), dict[int, WindowWeights]()
+        for now in self.windows:
+            before, last[now.step.optimizer] = last.get(now.step.optimizer), now
+            if before is None:
+                continue
             old |= before.step.leaves
             for parameter, gradient in now.step.gradients.items():
-                earlier = before.step.gradients.get(parameter)
+                earlier = before.step.value(parameter)
                 mine = {terms.bare(term)[0] for term in gradient.value}
-                kept = (earlier.value, now.step.begun_with.get(parameter, {})) if earlier else ()
+                kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 what, line = f"the gradient of {parameter}", now.step.location
                 if old & terms.reached(again):
@@ -370,14 +360,6 @@ class OneRun:
         if bad is not None:
             return self._open(STALE, *bad)
         return self._result(STALE, Outcome.HOLDS, "no gradient has a summand from before its window")
-
-    def _pairs(self) -> Iterator[tuple[WindowWeights, WindowWeights]]:
-        """Each window with that before it of the same optimizer."""
-        last: dict[int, WindowWeights] = {}
-        for window in self.windows:
-            if window.step.optimizer in last:
-                yield last[window.step.optimizer], window
-            last[window.step.optimizer] = window
 
     def _begun(self) -> tuple[str, Location] | None:
         for window in self.windows:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, NO_LOSS, RECORDED, Result
-from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional, same_losses
+from gradproof.shadow.verify.tokens import added
+from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional
 from gradproof.shadow.whole.terms import Combination, plus, ratio, times
 
 if TYPE_CHECKING:
@@ -25,70 +26,82 @@ class Reported:
     """The reported losses of two runs."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.terms, self.run, self.sizes = judge, judge.terms, judge.run, judge.sizes
+        self.judge, self.terms = judge, judge.terms
         self.ours, self.full, self.mine, self.other = judge.ours, judge.full, judge.mine, judge.other
 
     def _result(self, outcome: Outcome, reason: str, location: Location | None = None, **more: Any) -> Result:
         return Result(LOSS, outcome, reason, location, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
+
+    def _open(self, reason: str) -> Result:
+        return self._result(Outcome.UNKNOWN, reason)
 
     def loss(self) -> Result:
         """The reported losses are the full batch's."""
         ours, full = self.ours.returned, self.full.returned
         if not (ours or full or self.ours.plain or self.full.plain):
             if not alike_in_print(self.ours.printed, self.full.printed):
-                return self._result(Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
-            reason = "the function returns no loss"
-            return self._result(Outcome.UNKNOWN, reason, details={"code": NO_LOSS})
-        if not ours and not full and self.judge.real:
+                return self._open("the numbers that the function prints are not the full batch's")
+            return self._result(Outcome.UNKNOWN, "the function returns no loss", details={"code": NO_LOSS})
+        if not ours and not full:
             return self._in_numbers()
         if not alike(self.ours.plain, self.full.plain):
-            reason = "the function returns numbers that were not followed, and that are not the full batch's"
-            return self._result(Outcome.UNKNOWN, reason)
+            return self._open("the function returns numbers that were not followed, and that are not the full batch's")
         if not self.of_a_loss(full):
-            reason = "the returned numbers are not the losses of the windows, each made of its own window"
-            return self._result(Outcome.UNKNOWN, reason)
+            return self._open("the returned numbers are not the losses of the windows, each made of its own window")
         if len(ours) == len(full):
             return self._each(ours, full)
-        if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
-            each = self._by_window(ours)
-            counts = [size // self.run.micro_batch_size for size in self.sizes]
-            means = [times(total, Fraction(1, count)) for total, count in zip(each, counts, strict=True)]
-            for words, totals in (("add up to", each), ("have the mean of", means)):
-                if totals == list(full):
-                    return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
-        reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
-        return self._result(Outcome.UNKNOWN, reason)
+        windows = self._by_window(ours)
+        totals = [added(window) for window in windows]
+        means = [times(total, Fraction(1, len(window))) for total, window in zip(totals, windows, strict=True)]
+        for words, each in (("add up to", totals), ("have the mean of", means)):
+            if each and each == list(full):
+                return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
+        return self._open(f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched")
 
     def _each(self, ours: Sequence[Combination], full: Sequence[Combination]) -> Result:
         """As many losses as the full batch returns."""
         for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
+            what, by = f"returned loss {at + 1}", ratio(mine, other)
+            if by is not None:
+                return self._result(Outcome.REFUTED, f"{what} is {by} times the full batch's", self.ours.lines[at])
             if mine != other:
-                return self._loss_differs(at, mine, other)
-            if self._foreign(mine):
-                reason = f"returned loss {at + 1} is scaled by a number that is made of other samples than its own"
-                return self._result(Outcome.UNKNOWN, reason)
+                return self._open(f"{what} was not shown to be the full batch's")
+            if self.judge.foreign(mine):
+                return self._open(f"{what} is scaled by a number that is made of other samples than its own")
         return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
-
-    def _foreign(self, loss: Combination) -> bool:
-        """Whether a loss is scaled by a number of other samples than those of its summands."""
-        bared = [self.terms.bare(term) for term in loss]
-        scalars = {scalar for _, powers in bared for scalar in powers}
-        return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
-        sizes = [size // self.run.micro_batch_size for size in self.sizes]
         losses, known = self.other.losses, self.full.engine.laws.numbers
         by = [[known.get(scalar, 1.0) for scalar in self.judge.totals.afterwards(at)] for at in range(len(losses))]
-        means = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
-        how = same_losses(self.ours.plain, self.full.plain, means, sizes)
-        if how:
-            reason = f"{len(self.ours.plain)} numbers, {how}"
-            return Result(LOSS, Outcome.HOLDS, reason, domain="floats", reach=RECORDED)
-        reason = (
-            "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
-        )
-        return self._result(Outcome.UNKNOWN, reason)
+        losses = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
+        ours, full, windows = self.ours.plain, self.full.plain, self._by_window(self.ours.plain)
+        for words, numbers in (
+            ("equal to the full batch's", ours),
+            ("those of a window add up to the full batch's", [sum(window) for window in windows]),
+            ("those of a window have the mean of the full batch's", [sum(window) / len(window) for window in windows]),
+        ):
+            if self._columns(full, losses) and alike(numbers, full):
+                reason = f"{len(ours)} numbers, {words} within rounding"
+                return Result(LOSS, Outcome.HOLDS, reason, domain="floats", reach=RECORDED)
+        what = "the function returns numbers that were not followed"
+        return self._open(f"{what}; they were not shown to be the full batch's losses")
+
+    def _by_window(self, reported: Sequence[Any]) -> list[list[Any]]:
+        """What the micro-batches of each window reported; nothing where it is not one number each."""
+        counts, parts = [size // self.judge.run.micro_batch_size for size in self.judge.sizes], iter(reported)
+        whole = sum(counts) == len(reported)
+        return [[*itertools.islice(parts, count)] for count in counts] if whole else []
+
+    def _columns(self, full: Sequence[float], losses: Sequence[float]) -> list[slice]:
+        """The numbers of the full batch that go with its losses: one for each window, or one for all of them."""
+        each, left = divmod(len(full), len(losses) or 1)
+        if not all(losses) or not losses:
+            return []
+        if len(full) == 1 < len(losses):
+            return [slice(None)] if any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses))) else []
+        columns = [slice(at, None, each) for at in range(0 if left else each)]
+        return [column for column in columns if proportional(full[column], losses)]
 
     def of_a_loss(self, returned: list[Combination]) -> bool:
         """Whether a returned number of the full batch is a loss: made of what the passes of its own window began with.
@@ -128,20 +141,6 @@ class Reported:
         reached = self.terms.reached(returned)
         return all(self.terms.bare(term)[0] in reached for term in total)
 
-    def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
-        by = ratio(mine, other)
-        if by is None:
-            return self._result(Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's")
-        reason = f"returned loss {at + 1} is {by} times the full batch's"
-        return self._result(Outcome.REFUTED, reason, self.ours.lines[at])
-
-    def _by_window(self, losses: Iterable[Combination]) -> list[Combination]:
-        each: list[Combination] = [{} for _ in self.sizes]
-        for at, one in enumerate(losses):
-            window = min(at // self.run.accum_steps, len(each) - 1)
-            each[window] = plus(each[window], one)
-        return each
-
     # By numbers
 
     def differing(self) -> Iterator[Result]:
@@ -173,28 +172,21 @@ class Reported:
         return Result(LOSS, Outcome.REFUTED, reason, location, HELP, "floats", RECORDED, counterexample=numbers)
 
     def _plain(self) -> Iterator[Result]:
-        """Numbers that were not followed: one a window, or of all, goes with the full batch's losses, and differs."""
-        losses = self.other.losses
+        """Numbers that were not followed: those that go with the full batch's losses differ."""
+        losses, reads = self.other.losses, self.ours.facts.reads
         ours, full = (run.plain or [number for number, _ in run.printed] for run in (self.ours, self.full))
-        if self.judge.first is not None or not losses or len(ours) != len(full):
+        if self.judge.first is not None or len(ours) != len(full):
             return
-        reads = self.ours.facts.reads
-        line = reads[-1][0] if reads else NOWHERE
-        if len(full) == 1 < len(losses):
-            whole = any(near(full[0], one) for one in (sum(losses), sum(losses) / len(losses)))
-            what, pairs = "the losses of all windows", [[(ours[0], full[0])]] * whole
-        else:
-            each, left = divmod(len(full), len(losses))
-            columns = [at for at in range(each) if not left and proportional(full[at::each], losses)]
-            pairs = [list(zip(ours[at::each], full[at::each], strict=True)) for at in columns]
-            if any(float(other).is_integer() for column in pairs for _, other in column):
-                return
-            what = "the loss of window {}"
+        pairs = [list(zip(ours[at], full[at], strict=True)) for at in self._columns(full, losses)]
+        whole = len(full) == 1 < len(losses)
+        counts = not whole and any(float(other).is_integer() for column in pairs for _, other in column)
         apart = [next(((at, *pair) for at, pair in enumerate(of, 1) if self.far(*pair)), None) for of in pairs]
-        if apart and apart[0] is not None and None not in apart:
-            at, mine, other = apart[0]
-            reason = f"the function reports {mine:.6g} for {what.format(at)}, the full batch {other:.6g}"
-            yield self._refuted(reason, line, loss=mine, full_batch=other)
+        if counts or not apart or apart[0] is None or None in apart:
+            return
+        at, mine, other = apart[0]
+        what = "the losses of all windows" if whole else f"the loss of window {at}"
+        reason = f"the function reports {mine:.6g} for {what}, the full batch {other:.6g}"
+        yield self._refuted(reason, reads[-1][0] if reads else NOWHERE, loss=mine, full_batch=other)
 
     def summed(self) -> Iterator[Result]:
         """Reported losses that go on adding up from window to window."""

@@ -9,10 +9,10 @@ counts as a constant of the window.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from gradproof.shadow.verify.totals import counted
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -43,19 +43,7 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 
 class Coupled(Exception):
-    """A gradient has a summand of which the samples cannot be distinguished. `term`: where they meet."""
-
-    def __init__(self, term: int) -> None:
-        super().__init__(term)
-        self.term = term
-
-
-@dataclass(slots=True)
-class Weights:
-    """The weights in one combination: by skeleton and sample. `free`: summands of no sample."""
-
-    by: dict[int, dict[int, Combination]] = field(default_factory=dict)
-    free: list[int] = field(default_factory=list)
+    """A gradient has a summand of which the samples cannot be distinguished: the term where they meet."""
 
 
 class WindowWeights:
@@ -82,22 +70,21 @@ class WindowWeights:
         """The number of the window, counted from 1."""
         return self.step.window + 1
 
-    def weights(self, value: Combination) -> Weights:
-        """The weight of each sample in a combination, but for scalars of all its terms. Raises Coupled.
+    def weights(self, value: Combination) -> dict[int, dict[int, Combination]]:
+        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms. Raises Coupled.
 
         A constant of the window that not all terms have is a part of the weight, as another entry of a table is.
         """
-        found, common = Weights(), self.terms.common(value)
+        found, common = dict[int, dict[int, Combination]](), self.terms.common(value)
         for term, by in value.items():
             bare, powers = self.terms.bare(term)
             unit = self.top(bare)
             if unit == SEVERAL:
                 raise Coupled(bare)
             if unit == NOBODY:
-                found.free.append(bare)
                 continue
             weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
-            each = found.by.setdefault(self.skeleton(bare), {})
+            each = found.setdefault(self.skeleton(bare), {})
             each[unit] = plus(each.get(unit, ZERO), weight, by)
         return found
 
@@ -121,8 +108,8 @@ class WindowWeights:
             found = self.weights(value)
         except Coupled:
             return False
-        return bool(found.by) and all(
-            each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.by.values()
+        return bool(found) and all(
+            each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.values()
         )
 
     def top(self, term: int) -> int:
@@ -189,18 +176,13 @@ class WindowWeights:
         unit = terms.owners[term] if terms.owners[term] != SEVERAL else self.of(term)
         if unit == NOBODY:
             return ("constant", term)
-        operator, attributes = terms.operators[term], terms.attributes[term]
-        if operator == "data":
+        attributes = terms.attributes[term]
+        if terms.operators[term] == "data":
             attributes = attributes[:3]
-        if operator == "draw":
+        if terms.operators[term] == "draw":
             site, own, _, count, within = attributes
             attributes = (site, own, count, within)
-        kids = tuple(self.shape[kid] for kid in terms.kids[term])
-        if operator == "combination":
-            attributes, kids = tuple(sorted(zip(kids, attributes, strict=True))), ()
-        if operator == "mul":
-            kids = tuple(sorted(kids))
-        return (operator, attributes, kids, terms.shapes[term])
+        return form(terms, term, attributes, self.shape)
 
     # The scale of the losses
 
@@ -221,18 +203,10 @@ class WindowWeights:
             common = weight
         if common is None or self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
             return None
-        once = len(common) < 2 and all(power == -1 and self._counts(scalar) for scalar, power in common.items())
+        once = len(common) < 2 and all(
+            power == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, power in common.items()
+        )
         return common if once else None
-
-    def _counts(self, scalar: int) -> bool:
-        """Whether a scalar is a sum over data, as a count is: no square, no root, and nothing of the model."""
-        stack = [scalar]
-        while stack:
-            one = stack.pop()
-            if self.terms.trained[one] or self.terms.operators[one] not in (*SUMS, *OF_SUMS):
-                return False
-            stack += self.terms.kids[one] if self.terms.operators[one] in OF_SUMS else ()
-        return True
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
         """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
@@ -343,13 +317,17 @@ def forms(terms: Terms, of: Iterable[int]) -> dict[int, int]:
     """A number for each term and what it is made of: equal but for the names of samples and the versions of weights."""
     made, numbers = dict[int, int](), dict[Any, int]()
     for term in sorted(terms.reached(of)):  # a term is younger than what it is made of
-        operator, attributes = terms.operators[term], terms.attributes[term]
-        kids: tuple[Any, ...] = () if operator in TRAINED else tuple(made[kid] for kid in terms.kids[term])
-        if operator in (*TRAINED, "data", "draw"):
-            operator, attributes = "weights" if operator in TRAINED else operator, ()
-        elif operator == "combination":
-            attributes, kids = (), tuple(sorted(zip(kids, attributes, strict=True)))
-        elif operator == "mul":
-            kids = tuple(sorted(kids))
-        made[term] = numbers.setdefault((operator, attributes, kids, terms.shapes[term]), len(numbers))
+        key: tuple[Any, ...] = ("weights", terms.shapes[term])
+        if terms.operators[term] not in TRAINED:
+            leaf = terms.operators[term] in ("data", "draw")
+            key = form(terms, term, () if leaf else terms.attributes[term], made)
+        made[term] = numbers.setdefault(key, len(numbers))
     return made
+
+
+def form(terms: Terms, term: int, attributes: tuple[Any, ...], kids: Mapping[int, int]) -> tuple[Any, ...]:
+    """What a term is called by what it is made of; the order of summands and of factors says nothing."""
+    operator, own = terms.operators[term], tuple(kids[kid] for kid in terms.kids[term])
+    if operator == "combination":
+        attributes, own = tuple(sorted(zip(own, attributes, strict=True))), ()
+    return (operator, attributes, tuple(sorted(own)) if operator == "mul" else own, terms.shapes[term])

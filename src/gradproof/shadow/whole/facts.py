@@ -339,40 +339,6 @@ def alike(ours: Sequence[float], full: Sequence[float]) -> bool:
     return len(ours) == len(full) and all(near(a, b) for a, b in zip(ours, full, strict=True))
 
 
-def same_losses(ours: Sequence[float], full: Sequence[float], losses: Sequence[float], sizes: Sequence[int]) -> str:
-    """In which way the returned numbers are the full batch's losses; empty where they are not.
-
-    `losses`: those of the windows, in the full batch's run. `sizes`: the micro-batches of each window.
-    """
-    if not _of_a_loss(full, losses):
-        return ""
-    if alike(ours, full):
-        return "equal to the full batch's within rounding"
-    for words, by in (("add up to", False), ("have the mean of", True)):
-        if alike(_by_window(ours, sizes, by), full):
-            return f"those of a window {words} the full batch's within rounding"
-    return ""
-
-
-def _by_window(numbers: Sequence[float], sizes: Sequence[int], mean: bool) -> list[float]:
-    found, start = [], 0
-    for size in sizes:
-        part = numbers[start : start + size]
-        found.append(sum(part) / (size if mean else 1))
-        start += size
-    return found if len(numbers) == start else []
-
-
-def _of_a_loss(full: Sequence[float], losses: Sequence[float]) -> bool:
-    """Whether some of the full batch's numbers go with its losses, from window to window."""
-    if not full or not losses or not all(losses):
-        return False
-    if len(full) % len(losses):
-        return len(full) == 1 and any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses)))
-    each = len(full) // len(losses)
-    return any(proportional(full[at::each], losses) for at in range(each))
-
-
 def proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
     """Whether numbers are one multiple of the losses, from window to window."""
     ratios = [number / loss for number, loss in zip(numbers, losses, strict=True)]
