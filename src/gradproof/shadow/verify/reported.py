@@ -13,7 +13,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.tokens import added
 from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional
-from gradproof.shadow.whole.terms import Combination, plus, ratio, times
+from gradproof.shadow.whole.terms import Combination, ratio, times
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.judge import Judge
@@ -108,38 +108,28 @@ class Reported:
 
         One number for each window is made of that window; another may be made of all windows.
         """
-        windows: dict[int, set[int]] = {}
-        for window, root in self._roots():
-            for term in root:
-                windows.setdefault(self.terms.bare(term)[0], set()).add(window)
-        if not windows:
+        roots = self.full.facts.roots
+        order = sorted({window for window, _ in roots})  # where several optimizers step in a window, it is still one
+        totals = [added(root for window, root in roots if window == at) for at in order]
+        if not totals:
             return True
-        count, made = len({w for of in windows.values() for w in of}), list[set[int]]()
+        bare, made = [{self.terms.bare(term)[0] for term in total} for total in totals], list[set[int]]()
         for one in returned:
             reached = self.terms.reached(one)
-            made.append({w for term, of in windows.items() if term in reached for w in of})
-        if len(made) == count:
-            whole = all(self._whole_loss(at, one) for at, one in enumerate(returned))
+            made.append({at for at, own in enumerate(bare) if own & reached})
+        if len(made) == len(totals):
+            whole = all(map(self._whole_loss, totals, returned))
             return whole and all(of == {at} for at, of in enumerate(made))
-        return any(made) and all(len(of) in (0, 1, count) for of in made)
+        return any(made) and all(len(of) in (0, 1, len(totals)) for of in made)
 
-    def _roots(self) -> list[tuple[int, Combination]]:
-        """What the passes of each window began with. Where several optimizers step in a window, it is still one."""
-        order = sorted({window for window, _ in self.full.facts.roots})
-        return [(order.index(window), root) for window, root in self.full.facts.roots]
-
-    def _whole_loss(self, at: int, returned: Combination) -> bool:
+    def _whole_loss(self, total: Combination, returned: Combination) -> bool:
         """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
-        total: Combination = {}
-        for window, root in self._roots():
-            total = plus(total, root) if window == at else total
         bare = {self.judge.laws.reshaped(term, ()): by for term, by in returned.items()}
-        if bare.keys() & total.keys():
-            first = next(iter(bare.keys() & total.keys()))
-            own = {term: by for term, by in bare.items() if term in total} if self.judge.ranks > 1 else bare
-            return own.keys() == total.keys() and own == times(total, bare[first] / total[first])
-        reached = self.terms.reached(returned)
-        return all(self.terms.bare(term)[0] in reached for term in total)
+        own = {term: by for term, by in bare.items() if term in total}
+        if own:
+            first = next(iter(own))
+            return (own if self.judge.ranks > 1 else bare) == times(total, own[first] / total[first])
+        return {self.terms.bare(term)[0] for term in total} <= self.terms.reached(returned)
 
     # By numbers
 
