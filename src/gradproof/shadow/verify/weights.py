@@ -58,7 +58,6 @@ class WindowWeights:
         self.idle: list[BackwardPass] = []
         self.others = False
         self.unit: dict[int, int] = {}
-        self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
         bare = [terms.bare(term)[0] for value in step.values() for term in value]
         self.samples = terms.samples(bare)
@@ -90,17 +89,12 @@ class WindowWeights:
 
     def kept(self, powers: Powers) -> Powers:
         """The scalars that are no constants of the window."""
-        return {
-            scalar: by
-            for scalar, by in powers.items()
-            if self.terms.owners[scalar] != NOBODY and self.of(scalar) != NOBODY
-        }
+        some = (scalar for scalar in powers if self.terms.owners[scalar] != NOBODY)
+        return {scalar: powers[scalar] for scalar in some if self.of(scalar) != NOBODY}
 
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is made of a norm of the whole window's gradients."""
-        if scalar not in self.clipping:
-            self.clipping[scalar] = self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
-        return self.clipping[scalar]
+        return self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
 
     def complete(self, value: Combination) -> bool:
         """Whether each sample of the window has one weight, for each skeleton."""
@@ -154,35 +148,25 @@ class WindowWeights:
 
     def skeleton(self, term: int) -> int:
         """A number for a term with its sample left out: equal for the terms of samples that took one way."""
-        stack = [term]
+        terms, stack = self.terms, [term]
         while stack:
             one = stack[-1]
-            if one in self.shape:
-                stack.pop()
-                continue
-            left = [kid for kid in self._kids(one) if kid not in self.shape]
-            if left:
-                stack.extend(left)
-                continue
-            self.shape[one] = self.skeletons.setdefault(self._key(one), len(self.skeletons))
+            constant = terms.owners[one] == NOBODY or (terms.owners[one] == SEVERAL and self.of(one) == NOBODY)
+            left = [] if constant or one in self.shape else [kid for kid in terms.kids[one] if kid not in self.shape]
+            stack += left
+            if not left and stack.pop() not in self.shape:
+                key = ("constant", one) if constant else self._key(one)
+                self.shape[one] = self.skeletons.setdefault(key, len(self.skeletons))
         return self.shape[term]
 
-    def _kids(self, term: int) -> tuple[int, ...]:
-        unit = self.terms.owners[term] if self.terms.owners[term] != SEVERAL else self.of(term)
-        return () if unit == NOBODY else self.terms.kids[term]
-
-    def _key(self, term: int) -> Any:
-        terms = self.terms
-        unit = terms.owners[term] if terms.owners[term] != SEVERAL else self.of(term)
-        if unit == NOBODY:
-            return ("constant", term)
-        attributes = terms.attributes[term]
-        if terms.operators[term] == "data":
+    def _key(self, term: int) -> tuple[Any, ...]:
+        attributes = self.terms.attributes[term]
+        if self.terms.operators[term] == "data":
             attributes = attributes[:3]
-        if terms.operators[term] == "draw":
+        if self.terms.operators[term] == "draw":
             site, own, _, count, within = attributes
             attributes = (site, own, count, within)
-        return form(terms, term, attributes, self.shape)
+        return form(self.terms, term, attributes, self.shape)
 
     # The scale of the losses
 
@@ -192,21 +176,18 @@ class WindowWeights:
         What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
         cut into micro-batches, it is the same. None where the losses are no such sums.
         """
-        factor, common = self.factor(), None
+        factor, weights = self.factor(), list[Powers]()
         for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
             bare, powers = self.terms.bare(term)
             if factor is None or by * factor[0] != 1 or engine.laws.reduced.get(bare, (ZERO, "mean"))[1] != "sum":
                 return None
-            weight = multiplied(powers, factor[1])
-            if common is not None and weight != common:
-                return None
-            common = weight
-        if common is None or self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
+            weights.append(multiplied(powers, factor[1]))
+        common = weights[0] if weights else {}
+        alone = any(self.terms.owners[scalar] == NOBODY for scalar in common)
+        if not weights or any(weight != common for weight in weights) or self.kept(common) or alone:
             return None
-        once = len(common) < 2 and all(
-            power == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, power in common.items()
-        )
-        return common if once else None
+        once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
+        return common if once and len(common) < 2 else None
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
         """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
@@ -217,21 +198,19 @@ class WindowWeights:
             return None
         found: dict[int, Combination] = {}
         signed: set[int] = set()
-        for run in self.runs:
-            if run.seeded or run.returned or not run.roots:
+        if any(run.seeded or run.returned or not run.roots for run in self.runs):
+            return None
+        for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
+            bare, powers = self.terms.bare(term)
+            reduced = engine.laws.reduced.get(bare)
+            if reduced is None or self.top(bare) < 0:
                 return None
-            for root in run.roots:
-                for term, by in root.items():
-                    bare, powers = self.terms.bare(term)
-                    reduced = engine.laws.reduced.get(bare)
-                    if reduced is None or self.top(bare) < 0:
-                        return None
-                    by_all = multiplied(powers, factor[1])
-                    self.others |= bool(self.kept(by_all))
-                    mass = self.terms.rescaled(times(reduced[0], by), by_all)
-                    key = self.skeleton(bare)
-                    found[key] = plus(found.get(key, ZERO), mass, factor[0])
-                    signed |= {key} if self.terms.operators[bare] in LOSSES else set()
+            by_all = multiplied(powers, factor[1])
+            self.others |= bool(self.kept(by_all))
+            mass = self.terms.rescaled(times(reduced[0], by), by_all)
+            key = self.skeleton(bare)
+            found[key] = plus(found.get(key, ZERO), mass, factor[0])
+            signed |= {key} if self.terms.operators[bare] in LOSSES else set()
         turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
         return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
 
@@ -239,13 +218,12 @@ class WindowWeights:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
         found: set[tuple[Fraction, tuple[tuple[int, int], ...]]] = set()
         gained: dict[int, tuple[Fraction, Powers]] = {}
-        for run in self.runs:
-            for gain in run.gains.values():
-                for bare, (by, powers) in self._bared(gain).items():
-                    before = gained.get(bare, (Fraction(0), powers))
-                    if before[1] != powers:
-                        return None
-                    gained[bare] = (before[0] + by, powers)
+        for gain in (gain for run in self.runs for gain in run.gains.values()):
+            for bare, (by, powers) in self._bared(gain).items():
+                before = gained.get(bare, (Fraction(0), powers))
+                if before[1] != powers:
+                    return None
+                gained[bare] = (before[0] + by, powers)
         for value in self.step.values():
             for bare, (mine, own) in self._bared(value).items():
                 by, powers = gained.get(bare, (Fraction(0), {}))
@@ -259,11 +237,8 @@ class WindowWeights:
         return by, dict(left_over)
 
     def _bared(self, value: Combination) -> dict[int, tuple[Fraction, Powers]]:
-        found: dict[int, tuple[Fraction, Powers]] = {}
-        for term, by in value.items():
-            bare, powers = self.terms.bare(term)
-            found[bare] = (by, powers)
-        return found
+        bared = ((*self.terms.bare(term), by) for term, by in value.items())
+        return {bare: (by, powers) for bare, powers, by in bared}
 
 
 def joined(units: set[int]) -> int:
