@@ -52,35 +52,35 @@ class Judge:
             engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
         )
         self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
-        self.paired = len(ours.facts.updates) == len(full.facts.updates)
+        self.updates, self.theirs = ours.facts.updates, full.facts.updates
+        self.paired = len(self.updates) == len(self.theirs)
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
         self.totals = LossTotals(terms, ours, full)
-        self.optimizers = len({update.optimizer for update in ours.facts.updates}) or 1
+        self.optimizers = len({update.optimizer for update in self.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()
-        self.samples = [self._samples(update) for update in ours.facts.updates]
+        self.samples = [self._samples(update) for update in self.updates]
         self.unequal = self._first_unequal()
 
     @cached_property
     def first(self) -> tuple[int, Difference] | None:
         """The first optimizer step whose gradients differ in numbers."""
-        every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.ours.facts.updates)))
+        every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.updates)))
         return next(((at, found) for at, found in every if found is not None), None)
 
     def _cycles(self) -> int:
         """How often the function goes over its windows: as often in both runs, or once."""
-        steps, each = len(self.ours.facts.updates), len(self.sizes) * self.optimizers
-        whole = steps == len(self.full.facts.updates) and steps % each == 0
-        return max(1, steps // each) if whole else 1
+        steps, each = len(self.updates), len(self.sizes) * self.optimizers
+        return max(1, steps // each) if self.paired and steps % each == 0 else 1
 
     def _windows(self) -> list[int]:
         """The window of each optimizer step, counted for each optimizer."""
         turns: Counter[int] = Counter()
         found = []
-        for update in self.ours.facts.updates:
+        for update in self.updates:
             found.append(turns[update.optimizer])
             turns[update.optimizer] += 1
         return found
@@ -96,7 +96,7 @@ class Judge:
 
     def _first_unequal(self) -> tuple[int, str] | None:
         """The first window and parameter whose gradients are not one combination in both runs."""
-        for at, (ours, full) in enumerate(zip(self.ours.facts.updates, self.full.facts.updates, strict=False)):
+        for at, (ours, full) in enumerate(zip(self.updates, self.theirs, strict=False)):
             for name in [*ours.gradients, *(full.gradients.keys() - ours.gradients.keys())]:
                 if name not in ours.gradients or ours.value(name) != full.value(name):
                     return at, name
@@ -113,7 +113,7 @@ class Judge:
             at, apart = self.first
             what = f"the terms of the gradient of {apart.name} are the full batch's"
             reason = f"{what}, and its numbers differ by {apart.size:.2g}"
-            equal = self._open(EQ, reason, self.ours.facts.updates[at].location)
+            equal = self._open(EQ, reason, self.updates[at].location)
         reported = self._reported(loss(), equal)
         return [self.data(equal), equal, reported, self.stale(), self.steps(), self.width(equal), self.clipping(equal)]
 
@@ -146,18 +146,18 @@ class Judge:
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
-        alike = [len(self._samples(update)) for update in self.full.facts.updates] == [*map(len, self.samples)]
+        alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
         if alike and self.ours.facts.operators == self.full.facts.operators:
             return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
-        if not self.ours.facts.updates:
+        if not self.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
-        for mine, other in zip(self.ours.facts.updates, self.full.facts.updates, strict=False):
+        for mine, other in zip(self.updates, self.theirs, strict=False):
             if mine.order != other.order:
                 reason = "the optimizer has its parameters in another order in the full batch's run"
                 return Outcome.UNKNOWN, reason, mine.location
         if not all(self.samples):
             at = next(i for i, found in enumerate(self.samples) if not found)
-            where = self.ours.facts.updates[at].location
+            where = self.updates[at].location
             if self.idle():
                 return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
             return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
@@ -199,20 +199,19 @@ class Judge:
         """Each gradient is the full batch's."""
         if self.unequal is not None:
             return self._same_update() or self._unequal(*self.unequal)
-        ours = self.ours.facts.updates
-        at_fault = divided_by_others(self.terms, ours) if self.ranks == 1 else None
+        at_fault = divided_by_others(self.terms, self.updates) if self.ranks == 1 else None
         if at_fault is not None:
             reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
             line, help = next(iter(self.ours.facts.lines), None), "divide each window by the count of its own labels"
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
-        count = sum(len(update.gradients) for update in ours)
+        count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
         ours, full = self.ours.facts, self.full.facts
-        last = ours.updates[-1].location
-        for update in ours.updates:
+        last = self.updates[-1].location
+        for update in self.updates:
             if self.foreign(term for value in update.values() for term in value):
                 reason = "a gradient is scaled by a number that is made of other samples than those of its window"
                 yield reason, update.location
@@ -226,17 +225,17 @@ class Judge:
         line = self.laws.by_chance(self.run.micro_batches)
         if line is not None:
             yield "data choose as many rows of each micro-batch; a mean over them may be right by chance", line
-        if not len(ours.updates) == len(full.updates) == self.asked:
-            made = f"{len(ours.updates)} and {len(full.updates)} optimizer steps"
+        if not len(self.updates) == len(self.theirs) == self.asked:
+            made = f"{len(self.updates)} and {len(self.theirs)} optimizer steps"
             yield f"{made} cannot be compared; {self.asked} were asked for", last
 
     def _summands(self) -> list[int]:
         """The terms of all gradients of the run by micro-batches."""
-        return [term for update in self.ours.facts.updates for value in update.values() for term in value]
+        return [term for update in self.updates for value in update.values() for term in value]
 
     def _same_update(self) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
-        pairs = list(zip(self.ours.facts.updates, self.full.facts.updates, strict=False))
+        pairs = list(zip(self.updates, self.theirs, strict=False))
         if self.idle() or not self.paired or any(mine.after != full.after or not mine.after for mine, full in pairs):
             return None
         factors = [
@@ -258,7 +257,7 @@ class Judge:
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""
         mine, other = (side.facts.updates[at].value(name) for side in (self.ours, self.full))
-        location = self.ours.facts.updates[at].location
+        location = self.updates[at].location
         if mine is None or other is None:
             side = "full batch" if mine is None else "micro-batches"
             return self._open(EQ, f"{name} has a gradient only by the {side}", location)
@@ -266,29 +265,22 @@ class Judge:
         left, right = self.unscaled(mine), self.unscaled(other)
         if left is not mine:
             window += ", before it is scaled by a norm,"
-        by = ratio(left, right)
+        by, example = ratio(left, right), {"quantity": window, "weights": self._weights(left)}
         if by is not None:
-            counterexample = {"quantity": window, "times_the_full_batch": str(by), "weights": self._weights(left)}
-            reason = f"{window} is {by} times the full batch's"
-            location = next(iter(self.ours.facts.lines), location)
-            return self._result(
-                EQ, Outcome.REFUTED, reason, location, counterexample=counterexample,
-                help="divide each loss by the number of micro-batches of its own window",
-            )  # fmt: skip
+            reason, line = f"{window} is {by} times the full batch's", next(iter(self.ours.facts.lines), location)
+            example = {**example, "times_the_full_batch": str(by)}
+            help = "divide each loss by the number of micro-batches of its own window"
+            return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
         far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
-        if far and self._single(left):
-            counterexample = {
-                "quantity": window, "weights": self._weights(left), "full_batch": self._weights(right),
-            }  # fmt: skip
+        if far and all(self.terms.owners[term] >= 0 for term in left):
             reason = f"{window} weighs its samples otherwise than the full batch does"
-            return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=counterexample)
-        meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
-        coupled = next(iter(self.ours.facts.coupled.items()), None) if meet else None
-        if coupled is not None:
-            what, where = coupled
-            reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
-            return self._result(EQ, Outcome.OUTSIDE, reason, where, help=self.help)
+            example = {**example, "full_batch": self._weights(right)}
+            return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
         reason = f"{window} was not shown to be the full batch's"
+        meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
+        for what, where in self.ours.facts.coupled.items() if meet else ():
+            reason = f"{reason}: samples meet in {what.split(' at ')[0]}"
+            return self._result(EQ, Outcome.OUTSIDE, reason, where, self.help)
         return self._open(EQ, reason, location, self.help)
 
     def unscaled(self, value: Combination) -> Combination:
@@ -300,16 +292,11 @@ class Judge:
         """Whether a scalar is a bounded factor that is made of gradients."""
         return self.terms.trained[scalar] and self.terms.made_with(scalar, BOUNDED)
 
-    def _single(self, value: Combination) -> bool:
-        return all(self.terms.owners[term] >= 0 for term in value)
-
     def _weights(self, value: Combination) -> dict[str, str]:
         """The weight of each sample in the first few terms of a gradient."""
-        found: dict[str, Fraction] = {}
-        for term, by in value.items():
-            if self.terms.owners[term] >= 0:
-                found.setdefault(f"sample {self.terms.owners[term]}", by)
-        return {key: str(by) for key, by in sorted(found.items())[: 2 * SHOWN]}
+        owned = [(self.terms.owners[term], by) for term, by in value.items() if self.terms.owners[term] >= 0]
+        found = {f"sample {owner}": str(by) for owner, by in reversed(owned)}
+        return dict(sorted(found.items())[: 2 * SHOWN])
 
     # The window
 
@@ -333,7 +320,7 @@ class Judge:
     def _counts(self) -> Objections:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
         seen: dict[int, set[int]] = {}
-        for update, at, found in zip(self.ours.facts.updates, self.windows, self.samples, strict=True):
+        for update, at, found in zip(self.updates, self.windows, self.samples, strict=True):
             size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
             if at % len(self.sizes) == 0:
                 earlier.clear()
@@ -344,8 +331,8 @@ class Judge:
                 yield f"samples of an earlier window are in the gradients of window {at + 1}", update.location
             earlier |= found
         # each window has as many backward passes as micro-batches, or as many for each of them
-        theirs = [update.passes - self._dataless(self.full, at) for at, update in enumerate(self.full.facts.updates)]
-        for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
+        theirs = [update.passes - self._dataless(self.full, at) for at, update in enumerate(self.theirs)]
+        for number, (update, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = theirs[number] if number < len(theirs) else 0
             each = full if self.optimizers > 1 else theirs[-1]
@@ -363,26 +350,26 @@ class Judge:
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
-        ours, full, asked = self.ours.facts.updates, self.full.facts.updates, self.asked
+        made, asked = self.updates, self.asked
         if not self.paired and self.optimizers == 1:
-            reason = f"{len(ours)} optimizer steps in {asked} windows"
-            if len(ours) != asked and not self.idle():
-                early = len(ours) > asked and ours[0].passes < self.run.accum_steps
-                line, help = ours[0 if early else -1].location, "step once after each window"
+            reason = f"{len(made)} optimizer steps in {asked} windows"
+            if len(made) != asked and not self.idle():
+                early = len(made) > asked and made[0].passes < self.run.accum_steps
+                line, help = made[0 if early else -1].location, "step once after each window"
                 return self._result(STEPS, Outcome.REFUTED, reason, line, help)
-            reason = f"{reason}, and {len(full)} by the full batch; or the optimizer accumulates by itself"
-            return self._open(STEPS, reason, ours[-1].location)
+            reason = f"{reason}, and {len(self.theirs)} by the full batch; or the optimizer accumulates by itself"
+            return self._open(STEPS, reason, made[-1].location)
         held = f"{asked} steps, each of one window, with the full batch's parameters"
         return self._unless(STEPS, self._other_steps(), held)
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
         ours, full = self.ours.facts, self.full.facts
-        last = ours.updates[-1].location
+        last = self.updates[-1].location
         yield from self._counts()
-        if len(ours.updates) != self.asked:
+        if len(self.updates) != self.asked:
             yield "several optimizers step; their windows were not distinguished", last
-        for at, (mine, other) in enumerate(zip(ours.updates, full.updates, strict=False)):
+        for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
             if mine.after != other.after:
                 reason = f"after window {at + 1} the parameters were not shown to be those of the full batch's run"
                 yield reason, mine.location
@@ -392,27 +379,27 @@ class Judge:
         for key, (location, held, _) in ours.kept.items():
             if full.kept.get(key, (location, -1, None))[1] != held:
                 yield "what this line keeps at the end was not shown to be what the full batch's run keeps", location
-        for line in (line for at in range(len(ours.updates)) for line in self.kept_inside(at)):
+        for line in (line for at in range(len(self.updates)) for line in self.kept_inside(at)):
             yield "this line computes with parameters inside a window; what it keeps was not compared", line
         if ours.final != full.final:
             yield "the parameters at the end were not shown to be those of the full batch's run", last
 
     def kept_inside(self, at: int) -> list[Location]:
         """The lines that compute with parameters alone, inside of a window."""
-        engine, last = self.ours.engine, self.ours.facts.updates[at].passes
+        engine, last = self.ours.engine, self.updates[at].passes
         if isinstance(engine, Fake):
             return [line for window, passes, line in engine.computed if window == at and passes < last]
         return [event.location for event in self.events.inside(at, READ)]
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
-        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.ours.facts.updates)
+        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.updates)
         return any(set(made) <= {"parameter", "state", "outside"} for made in steps)
 
     def unmoved(self) -> Location | None:
         """A step after which the next window's gradients are made of the same versions of all parameters."""
         before: dict[int, set[int]] = {}
-        for update in self.ours.facts.updates:
+        for update in self.updates:
             terms = self.terms.reached(term for value in update.values() for term in value)
             leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
             if leaves and leaves == before.get(update.optimizer):
@@ -422,11 +409,10 @@ class Judge:
 
     def stale(self) -> Result:
         """No summand of a gradient is of an earlier window."""
-        updates = self.ours.facts.updates
         if max(self.windows) < 1:
-            return self._open(STALE, "there is one window; nothing could be left over", updates[0].location)
-        for index, (now, at) in enumerate(zip(updates, self.windows, strict=True)):
-            before = [u for u, number in zip(updates, self.windows, strict=True) if number < at]
+            return self._open(STALE, "there is one window; nothing could be left over", self.updates[0].location)
+        for index, (now, at) in enumerate(zip(self.updates, self.windows, strict=True)):
+            before = [u for u, number in zip(self.updates, self.windows, strict=True) if number < at]
             old = {leaf for update in before for leaf in update.leaves}
             read, line = self._read(index), now.location
             for one, gradient in now.gradients.items():
@@ -456,27 +442,27 @@ class Judge:
 
     def _read(self, index: int) -> set[int]:
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
-        updates = self.ours.facts.updates
+        updates = self.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
         roots = [root for at, root in self.ours.facts.roots if max(mine, default=-1) < at <= index]
         return self.terms.summed(roots)
 
     def _left_over(self) -> Objections:
         """What speaks against gradients that begin anew: one was there, or is made of other samples, or of none."""
-        ours, terms = self.ours.facts.updates, self.terms
-        for at, update in zip(self.windows, ours, strict=True):
+        terms = self.terms
+        for at, update in zip(self.windows, self.updates, strict=True):
             for name, before in update.begun_with.items():
                 held = update.value(name)
                 if held is not None and {terms.bare(term)[0] for term in before} & terms.reached(held):
                     yield f"{name} had a gradient when window {at + 1} began", update.location
-        weights = {defined for update in ours for defined in update.after.values()}
-        for at, update in enumerate(ours):
+        weights = {defined for update in self.updates for defined in update.after.values()}
+        for at, update in enumerate(self.updates):
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
                 if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     yield f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
-        for at, (mine, other) in enumerate(zip(ours, self.full.facts.updates, strict=False)):
+        for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
             for name in mine.gradients.keys() & other.gradients.keys():
                 made = [terms.summed([update.gradients[name].value], scalars=False) for update in (mine, other)]
                 if made[0] != made[1]:
@@ -505,7 +491,7 @@ class Judge:
                 reason = "a gradient was scaled by a norm of something else than the gradients of its window"
                 return self._open(CLIP, reason, location)
             return self._result(CLIP, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
-        for at, (update, whole) in enumerate(zip(self.ours.facts.updates, self.samples, strict=True)):
+        for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
             scalars = {s for value in update.values() for term in value for s in self.terms.bare(term)[1]}
             for norm in sorted(scalars & self.ours.facts.scaled.keys()):
                 part = self.terms.samples([norm]) if self.clips(norm) and not self._endless(norm) else set()
@@ -521,7 +507,7 @@ class Judge:
 
     def misscaled(self) -> Location | None:
         """The step of a gradient that is scaled by a norm of others alone."""
-        for update in self.ours.facts.updates:
+        for update in self.updates:
             for value in filter(None, update.values()):
                 powers = self.terms.common(value)
                 own = {scalar: by for scalar, by in powers.items() if self.terms.made_with(scalar, NORMS)}

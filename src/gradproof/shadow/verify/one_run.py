@@ -16,12 +16,11 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
 from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, assumptions, close, other_lengths
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, narrow_sum
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
 EQ, LOSS, STALE, WIDTH, CLIP, DATA = "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-004", "GA-INV-005", "GA-DATA-001"
-DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"

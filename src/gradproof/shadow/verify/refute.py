@@ -82,7 +82,6 @@ class Refuter(Judge):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.reported = Reported(self)
-        self.updates, self.theirs = self.ours.facts.updates, self.full.facts.updates
         self.found: dict[str, Result] = {}
 
     def refuted(self, results: list[Result]) -> list[Result]:
