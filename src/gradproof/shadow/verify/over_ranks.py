@@ -22,7 +22,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.verify.followed import Followed, with_numbers
 from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Numbers, Update, difference, largest, leaves
+from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Numbers, difference, largest, leaves
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, ratio
@@ -245,8 +245,8 @@ class RankJudge:
         if whole.unequal is None:
             return None
         at, name = whole.unequal
-        steps = [side.facts.updates[at] for side in (whole.ours, whole.full)]
-        if self._samples(steps[0]) != self._samples(steps[1]):
+        steps = (whole.updates[at], whole.theirs[at])
+        if whole.samples[at] != self.terms.summed(steps[1].values()):
             return at, name, None
         by = ratio(*(step.value(name) or {} for step in steps))
         if by is None:
@@ -255,9 +255,6 @@ class RankJudge:
                 return at, name, ""
             by = found.factor()
         return at, name, "another than" if by is None else f"{by} times"
-
-    def _samples(self, update: Update) -> set[int]:
-        return self.terms.summed(update.values())
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""
@@ -294,16 +291,14 @@ class RankJudge:
             parts, whole = self._forms(mine), self._forms(other)
             common = {form for form, _ in parts} & {form for form, _ in whole}
             own, all_ = ({by for form, by in side if form in common} for side in (parts, whole))
-            shared_ = self.terms.samples(mine) > self.terms.samples(self._roots(at))
+            roots = [term for window, root in self.pair.full.facts.roots if window == at for term in root]
+            shared_ = self.terms.samples(mine) > self.terms.samples(roots)
             ratios = {a / b for a in own for b in all_} or {Fraction(0)}
             allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}
             if (shared_ or common) and not ratios <= allowed:
                 reason = f"returned loss {at + 1} was not shown to be that of one process with as many samples"
                 self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.location)
                 return
-
-    def _roots(self, at: int) -> list[int]:
-        return [term for window, root in self.pair.full.facts.roots if window == at for term in root]
 
     def _by_form(self, equal: Result, whole: Judge) -> Result:
         """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
@@ -314,10 +309,9 @@ class RankJudge:
         if _unseen(whole):
             return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
         counted = self.pair.ours.facts.reads or self.engine.laws.integers
-        for at, (update, other) in enumerate(zip(self.updates, whole.full.facts.updates, strict=True)):
+        for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
             for name, gradient in update.gradients.items():
-                value = other.value(name) or {}
-                mine, full = self._forms(gradient.value), self._forms(value)
+                mine, full = self._forms(gradient.value), self._forms(other.value(name) or {})
                 if mine == full:
                     continue
                 window = f"the gradient of {name} in window {at + 1}"
@@ -325,9 +319,9 @@ class RankJudge:
                 if counted or forms[0] != forms[1]:
                     reason = f"{window} was not shown to be that of one process with as many samples"
                     return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
-                weights = [sorted({by for _, by in side}) for side in (mine, full)]
-                said = f"weighs its samples by {_listed(weights[0])}, one process with as many by {_listed(weights[1])}"
-                return self._result(EQ, Outcome.REFUTED, f"{window} {said}", self._line(at))
+                ours, theirs = (", ".join(map(str, sorted({by for _, by in side})[:4])) for side in (mine, full))
+                reason = f"{window} weighs its samples by {ours}, one process with as many by {theirs}"
+                return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
         return equal
 
     def _forms(self, value: Combination) -> Counter[tuple[str, Fraction]]:
@@ -353,7 +347,3 @@ def unlike(mine: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
 def _unseen(whole: Judge) -> bool:
     """Whether one process alone makes other steps, or was not followed."""
     return bool(whole.full.error or whole.full.facts.lost) or not whole.paired
-
-
-def _listed(weights: list[Fraction]) -> str:
-    return ", ".join(str(by) for by in weights[:4])

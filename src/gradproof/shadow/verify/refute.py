@@ -417,9 +417,9 @@ class Refuter(Judge):
     def _restarted(self) -> Refutations:
         """Every window is computed from the same samples, although there are others."""
         samples, sources = self.samples, self.ours.facts.sources
-        once = len(samples) < 2 or self.cycles > 1 or self.optimizers > 1 or self._others_read(samples[0])
-        same = all(found == samples[0] for found in samples) and max(sources.values(), default=0) >= 2 * len(samples[0])
-        if not once and same:
+        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1 or self._others_read(samples[0]):
+            return
+        if all(found == samples[0] for found in samples) and max(sources.values(), default=0) >= 2 * len(samples[0]):
             reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
             yield self._refuted(DATA, reason, self.events.first)
 
