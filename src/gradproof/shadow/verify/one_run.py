@@ -388,8 +388,8 @@ class OneRun:
         bad = self._rootless()
         if bad is not None:
             return self._open(WIDTH, *bad)
-        reused = overlap([self._micro_batches(run) for run in self.engine.runs])
-        if self.engine.narrowed is not None and (self.engine.by_pass or reused):
+        runs = map(self._micro_batches, self.engine.runs)
+        if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
             reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
             return self._open(WIDTH, reason, self.engine.narrowed)
         return self._result(WIDTH, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")

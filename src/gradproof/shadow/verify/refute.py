@@ -307,16 +307,21 @@ class Refuter(Judge):
         if location is None:
             return
         at = next(i for i, update in enumerate(self.updates) if update.location == location)
-        steps = zip(mine.weights, mine.after, strict=False)
-        moves = [any(not torch.equal(one[name], two[name]) for name in one) for one, two in steps]
-        if not any(moves) and any(mine.rates[at]):
-            yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
+        if not self._moves(at):
+            if any(mine.rates[at]) and not any(map(self._moves, range(len(mine.after)))):
+                yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
+            return
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         before, following = mine.weights[at], mine.weights[at + 1] if at + 1 < len(mine.weights) else {}
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
-        if moves[at] and writes and back:
+        if writes and back:
             reason = f"the parameters of step {at + 1} are put back before they are used"
             yield self._refuted(STEPS, reason, writes[-1])
+
+    def _moves(self, at: int) -> bool:
+        """Whether a step changes a parameter."""
+        before, after = self.mine.weights[at], self.mine.after[at]
+        return any(not torch.equal(before[name], after[name]) for name in before)
 
     def updated(self) -> Refutations:
         """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
