@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import Result
+from gradproof.shadow.verify.totals import added
 from gradproof.shadow.verify.weights import close
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.rules.losses import LIKELIHOODS
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, multiplied, plus, times
+from gradproof.shadow.whole.terms import UNIT, Combination, Powers, multiplied, times
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -189,14 +190,6 @@ def of_two_runs(ours: Followed, equal: Result) -> Result | None:
         return value.get(one, Fraction(0)) if value.keys() <= {one} else None
 
     return TokenJudge(laws, number, lambda terms: len(laws.terms.samples(terms))).result(windows, equal)
-
-
-def added(counts: Any) -> Combination:
-    """The sum of combinations."""
-    total: Combination = ZERO
-    for one in counts:
-        total = plus(total, one)
-    return total
 
 
 def near(number: Fraction) -> str:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from gradproof.shadow.whole.facts import Update
-from gradproof.shadow.whole.terms import NOBODY, ROUNDED, UNIT, Combination, Powers, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    ROUNDED,
+    UNIT,
+    ZERO,
+    Combination,
+    Powers,
+    Terms,
+    multiplied,
+    plus,
+    times,
+)
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -47,6 +58,14 @@ def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through
         found |= terms.operators[term] in counts
         stack += () if terms.operators[term] in counts else terms.kids[term]
     return found and not terms.trained[scalar]
+
+
+def added(values: Iterable[Combination]) -> Combination:
+    """The sum of combinations."""
+    total: Combination = ZERO
+    for one in values:
+        total = plus(total, one)
+    return total
 
 
 class LossTotals:
