@@ -112,13 +112,11 @@ class OneRun:
             return Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
-        met = self.engine.met
-        if met.by_chance is not None:
-            reason = "several tensors hold one number everywhere: data may hold others in other micro-batches"
-            return Outcome.UNKNOWN, reason, met.by_chance
-        if met.beside is not None:
-            reason = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
-            return Outcome.UNKNOWN, reason, met.beside
+        several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
+        common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
+        for reason, line in ((several, self.engine.met.by_chance), (common, self.engine.met.beside)):
+            if line is not None:
+                return Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
             return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:
