@@ -128,7 +128,7 @@ def test_a_judge_that_ignores_weights_is_seen(monkeypatch: pytest.MonkeyPatch) -
     step = STEPS["never_divided"]
     assert row_of(step).fault == ("", "")
     monkeypatch.setattr(judge.Judge, "_first_unequal", lambda self: None)
-    monkeypatch.setattr(judge, "apart", lambda ours, full: None)
+    monkeypatch.setattr(judge.Judge, "first", None)
     assert row_of(step).fault[0] == FALSE_HOLDS
     assert any(FALSE_HOLDS in bar for bar in missed([listed(row_of(step))]))
 

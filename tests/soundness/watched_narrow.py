@@ -214,4 +214,19 @@ for w in range(W):
 """,
         ("GA-INV-004",),
     ),
+    "slices of one batch in bf16": (
+        """
+from torch.utils.data import DataLoader, TensorDataset
+ps, data = list(model.parameters()), TensorDataset(X.reshape(-1, 4)[:40], Y.reshape(-1, 2)[:40])
+sums = [torch.zeros_like(p, dtype=torch.bfloat16) for p in ps]
+for x, y in DataLoader(data, batch_size=8):
+    for a, b in zip(x.split(2), y.split(2)):
+        (mse_loss(model(a), b) / N).backward()
+        for t, p in zip(sums, ps): t += p.grad; p.grad = None
+    for t, p in zip(sums, ps): p.grad = t.float(); t.zero_()
+    opt.step()
+    opt.zero_grad()
+""",
+        ("GA-INV-004",),
+    ),
 }

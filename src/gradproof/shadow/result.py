@@ -45,8 +45,6 @@ ALL_DATA = "all real weights, data and draws, at these shapes"
 RECORDED = "the recorded run"
 NO_LOSS = "no-reported-loss"
 """The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
-DOUBT = "doubt"
-"""The code of a result that is undecided because something speaks against the obligation."""
 ON_PATH = {ALL_DATA: "all real weights, data and draws that take the recorded path, at these shapes"}
 """What is left of a reach where the step's path depends on numbers."""
 SHOWN = 3

@@ -522,6 +522,19 @@ def sums_of_short_whole_numbers(run: Run) -> None:
     loop(run, after_pass=added, before_step=given)
 
 
+def noise_of_the_first_window(run: Run) -> None:
+    kept: dict[Tensor, Tensor] = {}
+
+    def added(model: nn.Module, _: Any) -> None:
+        for p in model.parameters():
+            assert p.grad is not None
+            if p not in kept:
+                kept[p] = torch.randn_like(p)
+            p.grad.add_(kept[p])
+
+    loop(run, before_step=added)
+
+
 UNSEEN: tuple[tuple[Step, str], ...] = (
     (averages_that_are_rebound, "GA-INV-003"), (seeded_again_for_each_micro_batch, "GA-EQ-001"),
     (the_same_rows_of_an_array, "GA-DATA-001"), (one_parameter_zeroed_by_hand, "GA-INV-002"),
@@ -529,7 +542,7 @@ UNSEEN: tuple[tuple[Step, str], ...] = (
     (averages_in_a_hook, "GA-INV-003"), (averages_in_lists, "GA-INV-003"), (averages_of_one_number, "GA-INV-003"),
     (a_scheduler_of_its_own, "GA-INV-003"), (a_rate_after_the_last_step, "GA-INV-003"),
     (sums_of_short_whole_numbers, "GA-INV-004"), (state_changed_by_a_thread_that_was_there, "GA-INV-003"),
-    (losses_changed_in_a_thread, "GA-INV-001"),
+    (losses_changed_in_a_thread, "GA-INV-001"), (noise_of_the_first_window, "GA-INV-002"),
 )  # fmt: skip
 
 

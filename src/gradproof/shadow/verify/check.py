@@ -27,7 +27,7 @@ from gradproof.shadow.verify.followed import Followed, again, with_numbers, with
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
 from gradproof.shadow.verify.tokens import of_two_runs
-from gradproof.shadow.verify.weights import other_lengths
+from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
@@ -167,11 +167,10 @@ def run_of(request: Request) -> Run:
 def described(attempt: Attempt, subject: str, request: Request, seconds: float) -> Verification:
     """The results with everything that they rest on."""
     made = Verification(subject, request.options(), attempt.results)
-    facts = attempt.ours.facts
+    facts, engine = attempt.ours.facts, attempt.ours.engine
     made.operators = dict(sorted((facts.laws + facts.opaque).items()))
-    if isinstance(attempt.ours.engine, Real):
-        made.events, made.weights = attempt.ours.engine.events.readable(), weights(attempt)
-    engine = attempt.ours.engine
+    if isinstance(engine, Real):
+        made.events, made.weights = engine.events.readable(), weights(attempt)
     made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
@@ -180,10 +179,11 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
-    made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
+    made.assumptions = assumptions(facts.laws.keys() - assumed.keys(), facts.opaque)
+    made.assumptions.append("both runs are given the same samples in one order, and the same draws for each of them")
     made.assumptions += assuming(assumed.values(), attempt.results)
     made.assumptions.append(other_lengths(attempt.terms, facts.updates))
-    if attempt.ours.engine.laws.every_label:
+    if engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:
@@ -216,14 +216,3 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
                 ]  # fmt: skip
                 break
     return rows
-
-
-def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:
-    """What a proof over whole tensors rests on."""
-    return [
-        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
-        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
-        "both runs are given the same samples in the same order, and the same draws for each sample",
-        "no denominator is zero",
-    ]

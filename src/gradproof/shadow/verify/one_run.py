@@ -7,7 +7,7 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,18 +15,19 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
-from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, close, other_lengths
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
+from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, assumptions, close, other_lengths
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
-DOMAIN = "whole tensors"
+EQ, LOSS, STALE, WIDTH, CLIP, DATA = "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-004", "GA-INV-005", "GA-DATA-001"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
+DIVIDE = "divide each loss by the number of micro-batches of its own window"
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
 
@@ -56,13 +57,12 @@ class OneRun:
         if not any(window.runs for window in self.windows):
             return []
         ended, equal = self.ended, self.equal
-        names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
-        if ended is not None or equal is None:
-            found = [self._result(name, *ended) for name in names if ended is not None]
-            sure = ended is not None and ended[0] is Outcome.UNKNOWN and any(len(w.runs) > 1 for w in self.windows)
+        if ended is not None:
+            sure = ended[0] is Outcome.UNKNOWN and any(len(window.runs) > 1 for window in self.windows)
             judged = [self.stale(), self.width(), self.clipping()] if sure else []
-            certain = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
-            return [certain.get(one.obligation, one) for one in found]
+            refuted = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
+            return [refuted.get(name) or self._result(name, *ended) for name in (DATA, EQ, STALE, WIDTH, CLIP)]
+        assert equal is not None
         found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
         tokens = self.tokens(equal)
         return found if tokens is None else [*found, tokens]
@@ -71,17 +71,11 @@ class OneRun:
         """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
         if self.engine.met.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
-        seen: set[int] = set()
-        for run in (run for window in self.windows for run in window.runs):
-            own = self._micro_batches(run)
-            if len(own) != 1 or own & seen:
-                return False
-            seen |= own
-        return True
+        found = [self._micro_batches(run) for window in self.windows for run in window.runs]
+        return all(len(own) == 1 for own in found) and not overlap(found)
 
     def _micro_batches(self, run: BackwardPass) -> set[int]:
-        bare = [self.terms.bare(term)[0] for gain in run.gains.values() for term in gain]
-        return {sample // MICRO for sample in self.terms.samples(bare)}
+        return {sample // MICRO for sample in self.terms.summed(run.gains.values())}
 
     # GA-TOK-001
 
@@ -103,14 +97,14 @@ class OneRun:
 
     def loss(self, equal: Result) -> Result:
         """The losses that backward was given add up to the window's loss."""
-        name, how = "GA-INV-001", "what the script prints was not followed"
+        how = "what the script prints was not followed"
         factors = [window.factor() for window in self.windows]
         scaled = any(f is None or f[0] not in self.engine.shares for f in factors)
         if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM, DIVIDED} and not scaled:
             words = "the losses that backward was given in a window are its loss in parts"
-            return self._result(name, Outcome.HOLDS, f"{words}; {how}")
+            return self._result(LOSS, Outcome.HOLDS, f"{words}; {how}")
         reason = f"no reported loss was seen: {how}"
-        return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
+        return Result(LOSS, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         if self.engine.facts.lost:
@@ -118,13 +112,11 @@ class OneRun:
             return Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
-        met = self.engine.met
-        if met.by_chance is not None:
-            reason = "several tensors hold one number everywhere: data may hold others in other micro-batches"
-            return Outcome.UNKNOWN, reason, met.by_chance
-        if met.beside is not None:
-            reason = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
-            return Outcome.UNKNOWN, reason, met.beside
+        several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
+        common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
+        for reason, line in ((several, self.engine.met.by_chance), (common, self.engine.met.beside)):
+            if line is not None:
+                return Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
             return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:
@@ -141,25 +133,23 @@ class OneRun:
         held = outcome in (Outcome.HOLDS, Outcome.REFUTED)
         return Result(name, outcome, reason, location, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
 
+    def _open(self, name: str, reason: str, location: Location | None) -> Result:
+        return self._result(name, Outcome.UNKNOWN, reason, location)
+
     def reach(self) -> str:
         """What a result is about."""
         shown = spans([window.step.window for window in self.windows], self.total)
-        path = f", on the recorded path ({len(self.engine.facts.reads)} numbers were read)" * bool(
-            self.engine.facts.reads
-        )
+        reads = len(self.engine.facts.reads)
+        path = f", on the recorded path ({reads} numbers were read)" if reads else ""
         return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
         facts = self.engine.facts
-        known = len(facts.laws.keys() - facts.assumed.keys())
         return [
-            "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-            f"the laws of {known} operators (gradproof.shadow.whole.laws), each of them deterministic",
-            f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
+            *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
-            "no denominator is zero",
             other_lengths(self.terms, [window.step for window in self.windows]),
         ]
 
@@ -178,80 +168,66 @@ class OneRun:
             if bad is not None:
                 return next(iter(self.factors), bad)
         bad = self._differing(scales) or next(iter(self.factors), None)
+        words = "; ".join(sorted(self.totals))
         if bad is None and SUM in self.totals and len(self.totals) > 1:
-            reason = f"one window is weighed otherwise than another: {'; '.join(sorted(self.totals))}"
-            bad = self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
-        if bad is not None:
-            return bad
-        words = sorted(self.totals)
-        reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
-        return self._result("GA-EQ-001", Outcome.HOLDS, reason)
+            bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
+        reason = f"each sample of a window has one weight in each gradient; {words}"
+        return bad or self._result(EQ, Outcome.HOLDS, reason)
 
     def _dropped(self, window: WindowWeights) -> Result | None:
         """Samples whose gradients arrived and are not in the step, or a pass that brought none."""
-        lost, at = sorted(window.own - window.samples), window.step.location
+        lost = sorted(window.own - window.samples)
         if window.idle:
-            reason, at = f"a backward pass of window {window.shown} brought no gradient", window.idle[0].location
-        elif lost:
+            reason = f"a backward pass of window {window.shown} brought no gradient"
+            return self._open(EQ, reason, window.idle[0].location)
+        if lost:
             reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, at) if window.idle or lost else None
+            return self._open(EQ, reason, window.step.location)
+        return None
 
     def _unequal(self, window: WindowWeights) -> Result | None:
-        name = "GA-EQ-001"
-        for parameter in window.step.order:
-            if parameter not in window.step.gradients and any(parameter in run.gains for run in window.runs):
+        line, values = window.step.location, {name: held.value for name, held in window.step.gradients.items()}
+        for parameter in (*window.step.order, *values):
+            if not values.get(parameter) and any(parameter in run.gains for run in window.runs):
                 reason = f"the gradient of {parameter} arrived, and is not there at the step of window {window.shown}"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
-        for parameter, gradient in window.step.gradients.items():
+                return self._open(EQ, reason, line)
+        for parameter, value in values.items():
             what = f"the gradient of {parameter} in window {window.shown}"
-            if not gradient.value and any(parameter in run.gains for run in window.runs):
-                return self._result(name, Outcome.UNKNOWN, f"{what} was zeroed before the step", window.step.location)
             try:
-                found = window.weights(gradient.value)
+                found = window.weights(value)
             except Coupled as coupled:
-                return self._coupled(name, what, window, coupled.term)
-            free = [term for term in found.free if self.terms.owners[term] == NOBODY]
-            if free:
-                reason = f"a part of {what} is made of no sample: one run does not show its share"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
-            for each in found.by.values():
+                return self._coupled(what, line, coupled.args[0])
+            if any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value):
+                return self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
+            for each in found.values():
                 if each.keys() != window.samples:
-                    reason = (
-                        f"{what} is not one function of each sample: {len(each)} of {len(window.samples)} took one way"
-                    )
-                    return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
+                    some = f"{len(each)} of {len(window.samples)} took one way"
+                    return self._open(EQ, f"{what} is not one function of each sample: {some}", line)
                 if not alike(self.terms, list(each.values())):
                     return self._weighted(what, window, each)
         return None
 
-    def _coupled(self, name: str, what: str, window: WindowWeights, term: int) -> Result:
+    def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = next(iter(self.engine.facts.coupled.items()), None)
         if where is None:
-            reason = f"the samples of {what} were not distinguished in {self.terms.operators[term]}"
-            return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
-        reason = f"samples of {what} meet in {where[0].split(' at ')[0]}"
-        return self._result(name, Outcome.OUTSIDE, reason, where[1])
+            return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
+        return self._result(EQ, Outcome.OUTSIDE, f"samples of {what} meet in {where[0].split(' at ')[0]}", where[1])
 
     def _weighted(self, what: str, window: WindowWeights, each: Mapping[int, Combination]) -> Result:
         """Samples have other weights: a wrong rule where the numbers differ, or equal by chance."""
-        numbers = {sample: self.number(weight) for sample, weight in each.items()}
-        shown = {self.sample(sample): self.formula(weight) for sample, weight in sorted(each.items())}
-        some = [number for number in numbers.values() if number is not None]
-        if len(some) < len(numbers):
-            reason = f"{what} weighs samples by numbers that were not read"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
-        if all(close(number, some[0]) for number in some):
+        numbers = [number for number in map(self.number, each.values()) if number is not None]
+        if len(numbers) < len(each):
+            return self._open(EQ, f"{what} weighs samples by numbers that were not read", window.step.location)
+        shown = {self.sample(sample): near(number) for sample, number in sorted(zip(each, numbers, strict=True))}
+        example = {"weights": shown}
+        if all(close(number, numbers[0]) for number in numbers):
             reason = f"{what} weighs its samples equally only because their counts are equal in this run"
-            return self._result(
-                "GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location, counterexample={"weights": shown}
-            )
+            return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
-        simple = self._simple(window)
-        return self._result(
-            "GA-EQ-001", Outcome.REFUTED if simple else Outcome.UNKNOWN,
-            reason if simple else f"{reason}, by numbers that the step computes", self._losses(window),
-            counterexample={"weights": shown}, help="give every sample, or every token, of a window one weight",
-        )  # fmt: skip
+        help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
+        if not self._simple(window):
+            reason, outcome = f"{reason}, by numbers that the step computes", Outcome.UNKNOWN
+        return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
@@ -276,19 +252,6 @@ class OneRun:
         """A sample in words."""
         return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
 
-    def formula(self, weight: Combination) -> str:
-        """A weight in words: counts are named by their numbers in this run."""
-        found = []
-        for term, by in weight.items():
-            _, powers = self.terms.bare(term)
-            symbols = "".join(f" * ({self._named(scalar)})^{power}" for scalar, power in sorted(powers.items()))
-            found.append(f"{near(by)}{symbols}")
-        return " + ".join(found) or "0"
-
-    def _named(self, scalar: int) -> str:
-        held = self.engine.laws.numbers.get(scalar)
-        return f"{self.terms.operators[scalar]}" + (f" = {held:g}" if held is not None else "")
-
     def number(self, weight: Combination) -> Fraction | None:
         """A weight with the numbers of this run."""
         total = Fraction(0)
@@ -307,49 +270,39 @@ class OneRun:
         held = self.engine.laws.numbers.get(scalar)
         if held is not None:
             return exact(held)
-        if self.terms.operators[scalar] != "combination":
-            return None
-        parts = zip(self.terms.kids[scalar], self.terms.attributes[scalar], strict=True)
-        return self.number({kid: Fraction(*exactly) for kid, exactly in parts})
+        return self.number(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
     def _scaled(self, window: WindowWeights, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
         masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
-        count = len(window.runs)
+        count, line = len(window.runs), self._losses(window)
         if not masses or own is not None:
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, own or self._losses(window))
-        numbers = [self.number(mass) for mass in masses.values()]
-        known = [number for number in numbers if number is not None]
+            return self._open(EQ, reason, own or line)
+        known = [number for number in map(self.number, masses.values()) if number is not None]
         if window.others and known:
-            reason = f"{CHANCE}: {near(max(known))} in this run"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
+            return self._open(EQ, f"{CHANCE}: {near(max(known))} in this run", line)
+        divided = window.summed(self.engine)
         if any(close(number, UNIT) for number in known):
             self.totals.add(MEAN)
             scales.append(UNIT)
-            return None
-        divided = window.summed(self.engine)
-        if divided is not None:
+        elif divided is not None:
             self.totals.add(SUM if not divided else DIVIDED)
-            return None
-        if not known:
-            self.totals.add(f"up to the common factor {self.formula(next(iter(masses.values())))}")
-            return None
-        most = max(known)
-        scales.append(most)
-        again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
-        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
-            what = f"the samples of window {window.shown}"
-            reason = f"{what} weigh {near(most)} in all, and in the mean of a full batch 1"
-            return self._result(
-                "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
-                counterexample={"micro_batches": count, "total_weight": str(most)},
-                help="divide each loss by the number of micro-batches of its own window, once",
-            )  # fmt: skip
-        what = f"each sample of window {window.shown}"
-        reason = f"{what} has one weight; they add up to {near(most)}, and in a mean to 1"
-        self.factors.append(self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window)))
+        elif not known:
+            self.totals.add("up to a factor that all have, which was not read")
+        else:
+            most = max(known)
+            scales.append(most)
+            again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
+            if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
+                what = f"the samples of window {window.shown} weigh {near(most)} in all"
+                reason = f"{what}, and in the mean of a full batch 1"
+                numbers = {"micro_batches": count, "total_weight": str(most)}
+                return self._result(EQ, Outcome.REFUTED, reason, line, f"{DIVIDE}, once", counterexample=numbers)
+            what = f"each sample of window {window.shown} has one weight"
+            reason = f"{what}; they add up to {near(most)}, and in a mean to 1"
+            self.factors.append(self._open(EQ, reason, line))
         return None
 
     def _differing(self, scales: list[Fraction]) -> Result | None:
@@ -361,17 +314,13 @@ class OneRun:
         window = self.windows[at]
         whole = len(scales) == len(self.windows) and any(close(scale, UNIT) for scale in scales)
         if not whole or not any(close(scales[at], count) for count in counts):
-            reason = "the weights of the windows add up to different totals"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
+            return self._open(EQ, "the weights of the windows add up to different totals", self._location())
         reason = f"the samples of window {window.shown} weigh {near(scales[at])} in all, those of another window 1"
         if 0 < len(window.runs) / scales[at] - len(window.runs) <= self._skipped(at):
             reason = f"{reason}: a batch of the data loader was skipped, and whether it counts is not shown"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
-        return self._result(
-            "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
-            counterexample={"totals": [str(scale) for scale in scales]},
-            help="divide each loss by the number of micro-batches of its own window",
-        )  # fmt: skip
+            return self._open(EQ, reason, self._losses(window))
+        totals = {"totals": [str(scale) for scale in scales]}
+        return self._result(EQ, Outcome.REFUTED, reason, self._losses(window), DIVIDE, counterexample=totals)
 
     def _skipped(self, at: int) -> int:
         """How many batches a data loader gave for a window, or beside it, that are in no window."""
@@ -384,38 +333,30 @@ class OneRun:
 
     def stale(self) -> Result:
         """No summand of a gradient was computed before the step of the window before."""
-        name, terms = "GA-INV-002", self.terms
+        terms = self.terms
         if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
-            return self._result(
-                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._location()
-            )
-        old: set[int] = set()
-        for before, now in self._pairs():
+            return self._open(STALE, "there is one window; nothing could be left over", self._location())
+        old, last = set[int](), dict[int, WindowWeights]()
+        for now in self.windows:
+            before, last[now.step.optimizer] = last.get(now.step.optimizer), now
+            if before is None:
+                continue
             old |= before.step.leaves
             for parameter, gradient in now.step.gradients.items():
-                earlier = before.step.gradients.get(parameter)
+                earlier = before.step.value(parameter)
                 mine = {terms.bare(term)[0] for term in gradient.value}
-                kept = (earlier.value, now.step.begun_with.get(parameter, {})) if earlier else ()
+                kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
+                what, line = f"the gradient of {parameter}", now.step.location
                 if old & terms.reached(again):
-                    reason = f"the gradient of {parameter} still has that of the window before"
-                    location = now.step.location
-                    return self._result(name, Outcome.REFUTED, reason, location, "call zero_grad() after each step")
+                    reason = f"{what} still has that of the window before"
+                    return self._result(STALE, Outcome.REFUTED, reason, line, "call zero_grad() after each step")
                 if again or old & terms.reached(mine):
-                    reason = f"the gradient of {parameter} is made of something that the window before was made of"
-                    return self._result(name, Outcome.UNKNOWN, reason, now.step.location)
+                    return self._open(STALE, f"{what} is made of something that the window before was made of", line)
         bad = self._begun() or self._rootless()
         if bad is not None:
-            return self._result(name, Outcome.UNKNOWN, *bad)
-        return self._result(name, Outcome.HOLDS, "no gradient has a summand from before its window")
-
-    def _pairs(self) -> Iterator[tuple[WindowWeights, WindowWeights]]:
-        """Each window with that before it of the same optimizer."""
-        last: dict[int, WindowWeights] = {}
-        for window in self.windows:
-            if window.step.optimizer in last:
-                yield last[window.step.optimizer], window
-            last[window.step.optimizer] = window
+            return self._open(STALE, *bad)
+        return self._result(STALE, Outcome.HOLDS, "no gradient has a summand from before its window")
 
     def _begun(self) -> tuple[str, Location] | None:
         for window in self.windows:
@@ -439,80 +380,56 @@ class OneRun:
 
     def width(self) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        name, narrow = "GA-INV-004", self.engine.facts.narrow
-        if narrow:
-            location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
-            if sums:
-                reason = f"a {dtype} tensor holds a sum over micro-batches"
-                return self._result(name, Outcome.REFUTED, reason, location, "accumulate in float32")
-            return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location)
+        narrow = narrow_sum(self.engine.facts)
+        if narrow is not None:
+            return self._result(WIDTH, *narrow)
         bad = self._rootless()
         if bad is not None:
-            return self._result(name, Outcome.UNKNOWN, *bad)
-        if self.engine.narrowed is not None and (self.engine.by_pass or self._reused()):
+            return self._open(WIDTH, *bad)
+        runs = map(self._micro_batches, self.engine.runs)
+        if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
             reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
-            return self._result(name, Outcome.UNKNOWN, reason, self.engine.narrowed)
-        return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
-
-    def _reused(self) -> bool:
-        """Whether samples of one micro-batch are in two backward passes."""
-        seen: set[int] = set()
-        for run in self.engine.runs:
-            own = self._micro_batches(run)
-            if seen & own:
-                return True
-            seen |= own
-        return False
+            return self._open(WIDTH, reason, self.engine.narrowed)
+        return self._result(WIDTH, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
 
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""
-        name, unsure = "GA-INV-005", self._rootless()
+        unsure = self._rootless()
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
                 what = f"the gradient of {parameter} in window {window.shown}"
                 found = self._partial(window, gradient.value) if window.samples == window.own else None
                 if found:
+                    line = self.engine.laws.locations.get(found, window.step.location)
                     reason = f"{what} was clipped before it was that of the whole window"
-                    return self._result(
-                        name, Outcome.REFUTED, reason, self._clipped(found, window), "clip once, before the step"
-                    )
+                    return self._result(CLIP, Outcome.REFUTED, reason, line, "clip once, before the step")
                 unsure = unsure or self._bent(what, window, gradient.value)
-            unsure = unsure or self._clips(window)
+            why = "" if unsure else self._clips(window)
+            unsure = (f"{why} window {window.shown}", window.step.location) if why else unsure
         if unsure is not None:
-            return self._result(name, Outcome.UNKNOWN, *unsure)
-        return self._result(name, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
+            return self._open(CLIP, *unsure)
+        return self._result(CLIP, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
 
-    def _clips(self, window: WindowWeights) -> tuple[str, Location] | None:
+    def _clips(self, window: WindowWeights) -> str:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
         strange = looked or window.step.part
         if factor is None or window.kept(factor[1]) or (strange and not followed):
-            return (
-                f"the gradients of window {window.shown} were scaled by a number that was not followed",
-                window.step.location,
-            )
-        scalars: set[int] = set()
-        others = False
-        for gradient in (g for g in window.step.gradients.values() if g.value):
-            powers = self.terms.common(gradient.value)
-            own = {scalar: by for scalar, by in powers.items() if window.clips(scalar)}
-            others |= len(own) > 1 or self.terms.scaled_by_others(gradient.value, own)
+            return "a number that was not followed scaled the gradients of"
+        scalars, others = set[int](), False
+        values = [value for value in window.step.values() if value]
+        for value in values:
+            own = {scalar: by for scalar, by in self.terms.common(value).items() if window.clips(scalar)}
+            others |= len(own) > 1 or self.terms.scaled_by_others(value, own)
             scalars |= own.keys()
         if not scalars:
-            every = (gradient.value for gradient in window.step.gradients.values())
-            clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in every)
-            return (
-                (f"a clip was called, and did nothing to window {window.shown}", window.step.location)
-                if self.clips and not clamped
-                else None
-            )
+            clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
+            return "a clip was called, and did nothing to" if self.clips and not clamped else ""
         if not self._known(window):
-            return f"window {window.shown} was clipped at another scale than that of the loss", window.step.location
-        if not others:
-            return None
-        return f"window {window.shown} was scaled by a norm of something else than its gradients", window.step.location
+            return "a clip at another scale than that of the loss scaled"
+        return "a norm of something else than its gradients scaled" if others else ""
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
@@ -534,9 +451,6 @@ class OneRun:
                 return bare
         return None
 
-    def _clipped(self, term: int, window: WindowWeights) -> Location:
-        return self.engine.laws.locations.get(term, window.step.location)
-
     def _bent(self, what: str, window: WindowWeights, value: Combination) -> tuple[str, Location] | None:
         for term in value:
             bare = self.terms.bare(term)[0]
@@ -551,26 +465,27 @@ class OneRun:
 
     def data(self, equal: Result) -> Result:
         """Every sample that a followed forward pass took is in the gradient of one window."""
-        name = "GA-DATA-001"
         if equal.outcome is not Outcome.HOLDS:
-            return self._result(
-                name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.location
-            )
+            return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
         if self.engine.met.reused is not None:
             reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-            return self._result(name, Outcome.UNKNOWN, reason, self.engine.met.reused)
+            return self._open(DATA, reason, self.engine.met.reused)
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:
                 reason = f"samples of an earlier window are in the gradients of window {window.shown}"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
+                return self._open(DATA, reason, window.step.location)
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
             if sample not in seen and sample in trained and sample // MICRO <= last:
-                reason = f"{self.sample(sample)} is in no gradient"
-                return self._result(name, Outcome.UNKNOWN, reason, location)
-        return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
+                return self._open(DATA, f"{self.sample(sample)} is in no gradient", location)
+        return self._result(DATA, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
+
+
+def overlap(sets: Sequence[set[int]]) -> bool:
+    """Whether two of these sets have something in common."""
+    return sum(map(len, sets)) > len(set().union(*sets))
 
 
 def spans(numbers: Iterable[int], total: int) -> str:

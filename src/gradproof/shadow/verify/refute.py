@@ -8,7 +8,7 @@ and the same numbers before it; the events of the window say which rule was brok
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,32 +17,29 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.verify.reported import LossRules, Reported
-from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, Difference, difference, leaves, near, shaped
-from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
-from gradproof.shadow.whole.runs import Real
+from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH, Judge
+from gradproof.shadow.verify.reported import Reported
+from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
+from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
 
-EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
-    "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
-)  # fmt: skip
 CAUSES = (STALE, STEPS, CLIP, DATA)
 """Obligations whose refutation explains a gradient that differs, the first one first."""
 SHARED = (STALE, CLIP)
 """Rules that the full batch may break in the same way: then equal gradients say little."""
 HELP = {
     EQ: "the factors of the window's micro-batches have to sum to one, each its share of the window",
-    LOSS: "report the window's mean: the sum of the micro-batches' shares",
     STALE: "zero the gradients once, between the step and the next window's first backward pass",
     STEPS: "step the optimizer, and after it the schedule, once, when the window is complete",
     WIDTH: "accumulate in float32",
     CLIP: "clip once, after the last micro-batch and after unscaling",
     DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
 }
+Refutations = Iterator[Result]
+"""The first one counts."""
 PAIRED = "paired otherwise"
 MOVED = 0.25
 """The relative difference of what a step adds to a parameter that rounding may make: some optimizers divide by it."""
@@ -53,74 +50,67 @@ UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 
 def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> list[Result]:
     """A result for each obligation but that of ranks: what terms decide, and what the numbers of both runs refute."""
-    judge = Judge(terms, run, ours, full, ranks)
-    reported = Reported(terms, run, judge.sizes, ours, full, ranks)
-    results = judge.results(reported.loss)
-    if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
-        return shared(judge, results)
-    if ours.facts.lost or full.facts.lost:
-        return results
-    refuter = Refuter(judge, reported, ours.engine, full.engine)
-    found: dict[str, Result] = {}
-    for result in results:
-        if result.outcome is Outcome.REFUTED:
-            found[result.obligation] = refuter.placed(result)
-    refuter.found = found
-    open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
-    if any(result.outcome is Outcome.VACUOUS for result in results):
-        open_ = {STALE}
-    open_ |= {STEPS} if judge.ours.unread or refuter.often() is not None else set()
-    for rule in refuter.rules():
-        shown = rule()
-        if shown is not None and shown.obligation in open_:
-            found.setdefault(shown.obligation, shown)
-    refuter.weigh(results)
-    refuter.diagnose(results)
-    return shared(judge, [found.get(r.obligation, r) for r in results])
+    refuter = Refuter(terms, run, ours, full, ranks)
+    results = refuter.results(refuter.reported.loss)
+    if refuter.real and not (ours.error or full.error):
+        if ours.facts.lost or full.facts.lost:
+            return results
+        results = refuter.refuted(results)
+    return shared(refuter, results)
 
 
 def shared(judge: Judge, results: list[Result]) -> list[Result]:
     """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
     broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
     for result in results if broken and max(judge.windows, default=0) >= 1 else ():
-        rests = result.obligation == EQ or (result.obligation == LOSS and result.domain == "floats")
-        if rests and result.outcome is Outcome.HOLDS:
+        if result.obligation == EQ or (result.obligation == LOSS and result.domain == "floats"):
             reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
-            result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
-            result.location = broken[0].location
+            doubted(result, reason, broken[0].location)
     return results
 
 
-class Refuter(LossRules):
-    """The refutations of one function, by its two real runs."""
+def doubted(result: Result, reason: str, location: Location | None = None) -> None:
+    """What held is undecided."""
+    if result.outcome is Outcome.HOLDS:
+        result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
+        result.location = location or result.location
 
-    def __init__(self, judge: Judge, reported: Reported, ours: Real, full: Real) -> None:
-        self.judge, self.reported, self.terms = judge, reported, judge.terms
-        self.mine, self.other = ours.numbers, full.numbers
-        self.updates, self.full = judge.ours.facts.updates, judge.full.facts.updates
-        self.events: LoopEvents = ours.events
-        self.theirs: LoopEvents = full.events
+
+class Refuter(Judge):
+    """The refutations of one function, by its two real runs. `found`: what is refuted, by obligation."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.reported = Reported(self)
         self.found: dict[str, Result] = {}
-        self.paired = len(self.updates) == len(self.full)
-        self.first = next(self._apart(), None)
 
-    def _apart(self) -> Iterator[tuple[int, Difference]]:
-        """The steps whose gradients differ in numbers."""
-        for at in range(min(len(self.updates), len(self.full))):
-            found = difference(self.mine, self.other, at)
-            if found is not None:
-                yield at, found
-
-    def rules(self) -> list[Callable[[], Result | None]]:
-        """The rules, each with what it needs decided before it."""
-        return [
-            self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.ended,
+    def refuted(self, results: list[Result]) -> list[Result]:
+        """The results with what numbers refute of them."""
+        refuted = {r.obligation: r for r in results if r.outcome is Outcome.REFUTED}
+        open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
+        if any(result.outcome is Outcome.VACUOUS for result in results):
+            open_ = {STALE}
+        open_ |= {STEPS} if self.ours.unread or self.often() is not None else set()
+        at = self.first or self.unequal
+        if EQ in refuted and at is not None:
+            refuted[EQ].location = self.diagnosed(at[0])
+            shown = {} if self.first is None else self.first[1].shown()
+            refuted[EQ].counterexample = {**shown, **(refuted[EQ].counterexample or {})}
+        self.found = refuted
+        for rule in (  # each after those that it needs decided
+            self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written,
             self.undone, self.scheduled, self.updated, self.averaged, self.clamped, self.clipped_late, self.narrowed,
-            self.other_data, self.equality, self.loss, self.summed,
-        ]  # fmt: skip
+            self.other_data, self.unlike, self.reported.differing, self.reported.summed,
+        ):  # fmt: skip
+            result = next(rule(), None)
+            if result is not None and result.obligation in open_:
+                self.found.setdefault(result.obligation, result)
+        self.weigh(results)
+        self.diagnose(results)
+        return [self.found.get(r.obligation, r) for r in results]
 
-    def _result(self, name: str, reason: str, location: Location, **more: Any) -> Result:
-        return Result(name, Outcome.REFUTED, reason, location, more.pop("help", HELP[name]), "floats", RECORDED, **more)
+    def _refuted(self, name: str, reason: str, location: Location, help: str = "", **more: Any) -> Result:
+        return Result(name, Outcome.REFUTED, reason, location, help or HELP[name], "floats", RECORDED, **more)
 
     def diagnose(self, results: list[Result]) -> None:
         """Lines and timelines: of what is refuted, and the line of a gradient that is undecided."""
@@ -129,44 +119,30 @@ class Refuter(LossRules):
             each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
         for result in results:
             undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and not result.details
-            if undecided and self.judge.unequal is not None:
-                result.location = self.diagnosed(self.judge.unequal[0])
+            if undecided and self.unequal is not None:
+                result.location = self.diagnosed(self.unequal[0])
 
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""
-        ours, full = self.judge.ours, self.judge.full
         names = self.mine.last.keys() & self.other.last.keys()
         mine, other = ({n: self.mine.heard(n, side.last[n]) for n in names} for side in (self.mine, self.other))
         allowed = NARROW if self.mine.narrow or self.other.narrow else LATER
         same = all(shaped(mine[n], other[n], allowed) for n in names)
-        losses = len(ours.values) == len(full.values) and any(map(self._far, ours.values, full.values))
+        losses = len(self.ours.values) == len(self.full.values) and any(
+            map(self.reported.far, self.ours.values, self.full.values)
+        )
         inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
         written = any(event.operator.startswith(SCALES) for event in inside)
         rates = self.first is None and self.mine.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
-                self._doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
-            if result.obligation in (EQ, CLIP) and written and ours.facts.gated:
-                self._doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
+                doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
+            if result.obligation in (EQ, CLIP) and written and self.ours.facts.gated:
+                doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
-                self._doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
+                doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
             if result.obligation == STEPS and self.paired and rates:
-                self._doubted(result, "the learning rates are not the full batch's")
-
-    def _doubted(self, result: Result, reason: str) -> None:
-        if result.outcome is Outcome.HOLDS:
-            result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
-
-    def placed(self, result: Result) -> Result:
-        """What terms refuted, at the line that made it."""
-        if result.obligation == EQ and self.first is not None:
-            result.location = self.diagnosed(self.first[0])
-            result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
-        elif result.obligation == STEPS and not self.paired:
-            return self.counted() or result
-        elif result.obligation == EQ and self.judge.unequal is not None:
-            result.location = self.diagnosed(self.judge.unequal[0])
-        return result
+                doubted(result, "the learning rates are not the full batch's")
 
     def window_of(self, result: Result) -> int:
         """The step at which something is wrong: the first at its line, that of the first difference, or the last."""
@@ -180,13 +156,11 @@ class Refuter(LossRules):
 
     def diagnosed(self, at: int) -> Location:
         """The line that makes the gradient of a step wrong: a broken rule's, a write's, or that of the last root."""
-        cause = next((self.found[name] for name in CAUSES if name in self.found), None)
+        cause = self._cause()
         if cause is not None and cause.location not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
             return cause.location
         events = self.events.of(at)
-        writes = [
-            event for event in events if event.kind == WRITE and not self._clips(event) and event.operator != UNSCALED
-        ]
+        writes = [e for e in events if e.kind == WRITE and not self._clips(e) and e.operator != UNSCALED]
         hooks, passes = ([event for event in events if event.kind == kind] for kind in (HOOK, BACKWARD))
         if writes or hooks:
             return (writes or hooks)[-1].location
@@ -194,6 +168,10 @@ class Refuter(LossRules):
             return self.updates[at].location
         last = passes[-1]
         return last.location if last.root is NOWHERE or self._one_pass() or cause is not None else last.root
+
+    def _cause(self) -> Result | None:
+        """What is refuted and explains a gradient that differs."""
+        return next((self.found[name] for name in CAUSES if name in self.found), None)
 
     def _one_pass(self) -> bool:
         """Whether each window has one backward pass."""
@@ -210,30 +188,23 @@ class Refuter(LossRules):
         events = self.events.of(at)
         last = max((i for i, event in enumerate(events) if event.kind == BACKWARD), default=0)
         later = max((i for i, event in enumerate(events) if event.operator == UNSCALED), default=0)
-        found = [
-            event
-            for event in events[:last]
-            if event.kind == WRITE and (self._clips(event) or event.operator == UNSCALED)
-        ]
-        return found or [event for event in events[:later] if event.kind == WRITE and self._clips(event)]
+        found = [e for e in events[:last] if e.kind == WRITE and (self._clips(e) or e.operator == UNSCALED)]
+        return found or [e for e in events[:later] if e.kind == WRITE and self._clips(e)]
 
     # GA-INV-002
 
-    def zeroed(self) -> Result | None:
+    def zeroed(self) -> Refutations:
         """Gradients are zeroed between two backward passes of a window, or before its step."""
-        for at, update in enumerate(self.updates):
-            begun = self._read(at)
-            held = {s for gradient in update.gradients.values() for s in self._samples(gradient.value)}
-            lost, empty = self._lost(at) & begun, not held
-            if not lost or STEPS in self.found or not (empty or self._differs(at)):
+        for at, update in enumerate(() if STEPS in self.found else self.updates):
+            lost = self._lost(at) & self._read(at)
+            if not lost or (self._samples(update) and not self._differs(at)):
                 continue
             events = self.events.of(at, BACKWARD, ZERO)
             first = next((i for i, event in enumerate(events) if event.kind == BACKWARD), len(events))
             zeros = [event.location for event in events[first:] if event.kind == ZERO]
             if zeros:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
-                return self._result(STALE, reason, zeros[-1])
-        return None
+                yield self._refuted(STALE, reason, zeros[-1])
 
     def _differs(self, at: int) -> bool:
         """Whether the gradients of a step differ in numbers, or one run hands none where the other has one."""
@@ -242,26 +213,22 @@ class Refuter(LossRules):
 
     def _lost(self, at: int) -> set[int]:
         """The samples that the gradient of some parameter lacks, and has by the full batch."""
-        if not self.paired:
-            return self._read(at) - self.judge.samples[at]
-        mine, other = self.updates[at].gradients, self.full[at].gradients
-        pairs = [(g.value, mine[name].value if name in mine else {}) for name, g in other.items()]
-        lost = {sample for full, own in pairs for sample in self._samples(full) - self._samples(own)}
-        return lost or self._read(at) - self.judge.samples[at]
+        theirs = self.theirs[at].gradients if self.paired else {}
+        pairs = [(gradient.value, self.updates[at].value(name) or {}) for name, gradient in theirs.items()]
+        lost = {sample for full, own in pairs for sample in self.terms.summed([full]) - self.terms.summed([own])}
+        return lost or self._read(at) - self.samples[at]
 
-    def left(self) -> Result | None:
+    def left(self) -> Refutations:
         """A gradient is there when a window begins, and is in the gradient of its step as well."""
-        if self.judge.optimizers > 1:
-            return None
-        for at, update in enumerate(self.updates):
+        for at, update in enumerate(self.updates if self.optimizers == 1 else ()):
             there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
             early = [event.operator.startswith(SCALES) for event in self.events.early(at)]
-            if (early and all(early)) or self.judge.idle():
+            if (early and all(early)) or self.idle():
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
-                (old, new), read = map(self._samples, both), self._read(at)
-                held, now = ({self.terms.bare(t)[0]: by for t, by in value.items()} for value in both)
+                (old, new), read = (self.terms.summed([value]) for value in both), self._read(at)
+                held, now = map(self.bared, both)
                 # what is the same is no rest where the window read these samples again
                 kept = {
                     t for t in held.keys() & now.keys()
@@ -270,8 +237,7 @@ class Refuter(LossRules):
                 once = self.terms.samples(kept) or (at == 0 and self._constant(name, kept))
                 if old & new - read or once:
                     reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
-                    return self._result(STALE, reason, update.location)
-        return None
+                    yield self._refuted(STALE, reason, update.location)
 
     def _constant(self, name: str, kept: set[int]) -> bool:
         """Whether what was there before the first window is plain numbers, and was not there again before another."""
@@ -279,244 +245,194 @@ class Refuter(LossRules):
         plain = bool(kept) and not self.terms.found(kept, (*TRAINED, *LEAVES))
         return plain and len(self.updates) > 1 and not any(name in begun for begun in later)
 
-    def _read(self, at: int) -> set[int]:
-        """The samples that the backward passes of a window begin with."""
-        return {s for window, root in self.judge.ours.facts.roots if window == at for s in self._samples(root)}
-
     # GA-INV-003
 
-    def leftover(self) -> Result | None:
-        """Backward passes after the last step, whose gradients no step applies."""
-        asked, made = self.judge.asked, len(self.updates)
-        passes = self.events.of(made, BACKWARD)
-        if not self.judge.run.tail or made >= asked or not passes or self.judge.optimizers > 1:
-            return None
-        reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
-        return self._result(STEPS, reason, passes[-1].location)
+    def counted(self) -> Refutations:
+        """Of several optimizers, one that steps once a window by the full batch, and more often by micro-batches."""
+        mine, full = (Counter(update.order for update in updates) for updates in (self.updates, self.theirs))
+        windows = len(self.sizes)
+        for update in self.updates if self.optimizers > 1 and mine.keys() == full.keys() and not self.idle() else ():
+            if full[update.order] == windows < mine[update.order]:
+                made = f"an optimizer makes {mine[update.order]} steps in {windows} windows"
+                yield self._refuted(STEPS, f"{made}, and {windows} by the full batch", update.location)
 
-    def again(self) -> Result | None:
+    def leftover(self) -> Refutations:
+        """Backward passes after the last step, whose gradients no step applies."""
+        passes = self.events.of(len(self.updates), BACKWARD)
+        if self.run.tail and len(self.updates) < self.asked and passes and self.optimizers == 1:
+            reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
+            yield self._refuted(STEPS, reason, passes[-1].location)
+
+    def again(self) -> Refutations:
         """A step without a backward pass since the step before. A clip in between changes nothing of that."""
         for at, update in enumerate(self.updates):
             written = any(not e.scaled for e in self.events.of(at, WRITE))
             if update.passes or written or update.optimizer not in {u.optimizer for u in self.updates[:at]}:
                 continue
-            bare, before = (
-                [{self.terms.bare(t)[0]: by for t, by in g.value.items()} for g in self.updates[i].gradients.values()]
-                for i in (at, at - 1)
-            )
+            bare, before = ([self.bared(value) for value in self.updates[i].values()] for i in (at, at - 1))
             if any(bare) and bare == before:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
-                return self._result(STEPS, reason, update.location)
-        return None
+                yield self._refuted(STEPS, reason, update.location)
 
-    def early(self) -> Result | None:
+    def early(self) -> Refutations:
         """A step after another number of backward passes than the window has micro-batches."""
-        if not self.paired or self.judge.optimizers > 1:
-            return None
-        for at, (update, other) in enumerate(zip(self.updates, self.full, strict=True)):
-            window = self.judge.windows[at] % len(self.judge.sizes)
-            asked = self.judge.sizes[window] // self.judge.run.micro_batch_size
+        pairs = zip(self.updates, self.theirs, strict=True) if self.paired and self.optimizers == 1 else ()
+        for at, (update, other) in enumerate(pairs):
+            asked = self.sizes[self.windows[at] % len(self.sizes)] // self.run.micro_batch_size
             whole = {asked * other.passes} | ({1} if self._one_pass() else set())
             if update.passes not in whole and difference(self.mine, self.other, at) is not None:
                 reason = f"step {at + 1} comes after {update.passes} backward passes; its window has {asked}"
-                return self._result(STEPS, reason, update.location)
-        return None
+                yield self._refuted(STEPS, reason, update.location)
 
-    def written(self) -> Result | None:
-        """The function writes parameters between two backward passes of a window."""
-        for at in range(len(self.updates)):
+    def written(self) -> Refutations:
+        """The function writes parameters between two backward passes of a window, or after the last step."""
+        for at in range(len(self.updates) if self.paired else 0):
             writes = [event.location for event in self.events.inside(at, WEIGHTS)]
-            if writes and self.paired and difference(self.mine, self.other, at, "weights") is not None:
+            if writes and difference(self.mine, self.other, at, "weights") is not None:
                 reason = f"parameters are written between the backward passes of window {at + 1}"
-                return self._result(STEPS, reason, writes[-1])
-        return None
-
-    def ended(self) -> Result | None:
-        """Parameters that the function writes after the last step are not the full batch's at the end."""
+                yield self._refuted(STEPS, reason, writes[-1])
         writes = [event.location for event in self.events.of(len(self.updates), WEIGHTS)]
-        if not self.paired or self.first is not None or not writes:
-            return None
         last, other = self.mine.last, self.other.last
         names = [name for name in last.keys() & other.keys() if last[name].shape == other[name].shape]
-        if not any(self.mine.differ(last[name], other[name]) for name in names):
-            return None
-        return self._result(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
+        unlike = any(self.mine.differ(last[name], other[name]) for name in names)
+        if self.paired and self.first is None and writes and unlike:
+            yield self._refuted(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
 
-    def undone(self) -> Result | None:
-        """What a step gave is put back before it is used."""
-        location = self.judge._unmoved()
+    def undone(self) -> Refutations:
+        """What a step gave is put back before it is used; or no step moves anything.
+
+        Where some steps move something, the optimizer may accumulate by itself.
+        """
+        location, mine = self.unmoved(), self.mine
         if location is None:
-            return None
+            return
         at = next(i for i, update in enumerate(self.updates) if update.location == location)
-        before, after = self.mine.weights[at], self.mine.after[at]
-        if all(torch.equal(before[name], after[name]) for name in before):
-            if not any(self.mine.rates[at]) or not self._paralysed():
-                return None
-            return self._result(STEPS, f"step {at + 1} moves no parameter", location)
+        if not self._moves(at):
+            if any(mine.rates[at]) and not any(map(self._moves, range(len(mine.after)))):
+                yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
+            return
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
-        following = self.mine.weights[at + 1] if at + 1 < len(self.mine.weights) else {}
+        before, following = mine.weights[at], mine.weights[at + 1] if at + 1 < len(mine.weights) else {}
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
-        if not writes or not back:
-            return None
-        return self._result(STEPS, f"the parameters of step {at + 1} are put back before they are used", writes[-1])
+        if writes and back:
+            reason = f"the parameters of step {at + 1} are put back before they are used"
+            yield self._refuted(STEPS, reason, writes[-1])
 
-    def counted(self) -> Result | None:
-        """Another number of steps than the full batch's run makes."""
-        if self.judge.optimizers > 1:
-            return self._apart_counted()
-        if self.paired or not self.updates or self.judge.idle():
-            return None
-        if len(self.updates) == self.judge.asked:
-            return None
-        reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
-        early = len(self.updates) > self.judge.asked and self.updates[0].passes < self.judge.run.accum_steps
-        return self._result(STEPS, reason, self.updates[0 if early else -1].location)
+    def _moves(self, at: int) -> bool:
+        """Whether a step changes a parameter."""
+        before, after = self.mine.weights[at], self.mine.after[at]
+        return any(not torch.equal(before[name], after[name]) for name in before)
 
-    def _apart_counted(self) -> Result | None:
-        """Of several optimizers, one that steps once a window by the full batch, and more often by micro-batches."""
-        mine, full = (Counter(update.order for update in updates) for updates in (self.updates, self.full))
-        windows = len(self.judge.sizes)
-        for update in self.updates:
-            count = mine[update.order]
-            if full[update.order] == windows < count and mine.keys() == full.keys() and not self.judge.idle():
-                reason = f"an optimizer makes {count} steps in {windows} windows, and {windows} by the full batch"
-                return self._result(STEPS, reason, update.location)
-        return None
-
-    def updated(self) -> Result | None:
+    def updated(self) -> Refutations:
         """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
-        if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.judge.idle():
-            return None
+        if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.idle():
+            return
         for at, update in enumerate(self.updates):
             sides = [(run.gradients, run.weights, run.after) for run in (self.mine, self.other)]
             if any(at >= len(part) for side in sides for part in side) or self.mine.rates[at] != self.other.rates[at]:
-                return None
+                return
             (mine, before, after), (other, theirs, then) = ([part[at] for part in side] for side in sides)
             drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
             if drawn or not all(name in other and shaped(mine[name], other[name], CLOSE) for name in mine):
-                return None
+                return
             moves = [(after[name] - before[name], then[name] - theirs[name], name) for name in mine]
             if any(not shaped(self.mine.heard(n, a), self.mine.heard(n, b), MOVED) for a, b, n in moves):
                 reason = f"step {at + 1} moves the parameters otherwise than the full batch's, with the same gradients"
-                return self._result(STEPS, reason, update.location, help="keep the optimizer's state from step to step")
-        return None
+                yield self._refuted(STEPS, reason, update.location, "keep the optimizer's state from step to step")
 
-    def _paralysed(self) -> bool:
-        """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""
-        steps = zip(self.mine.weights, self.mine.after, strict=False)
-        return all(torch.equal(one[name], two[name]) for one, two in steps for name in one)
-
-    def scheduled(self) -> Result | None:
+    def scheduled(self) -> Refutations:
         """More steps of a schedule than by the full batch, or another learning rate with the same gradient."""
         at = self.often()
         if at is not None:
             made = self.events.inside(at, SCHEDULE)
             reason = f"a schedule makes {len(made)} steps between the backward passes of window {at + 1}"
-            return self._result(STEPS, reason, made[-1].location)
-        for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
-            if not self.paired or (self.first is not None and self.first[0] <= at):
-                return None
-            if len(rates) != len(others) or all(near(a, b) for a, b in zip(rates, others, strict=True)):
-                continue
-            reason = f"step {at + 1}: learning rate {rates[0]:g}, the full batch's {others[0]:g}"
-            return self._result(STEPS, reason, self.updates[: at + 1][-1].location)
-        return None
+            yield self._refuted(STEPS, reason, made[-1].location)
+        pairs = list(zip(self.mine.rates, self.other.rates, strict=False)) if self.paired else []
+        for at, (rates, others) in enumerate(pairs[: None if self.first is None else self.first[0]]):
+            if len(rates) == len(others) and not all(near(a, b) for a, b in zip(rates, others, strict=True)):
+                reason = f"step {at + 1}: learning rate {rates[0]:g}, the full batch's {others[0]:g}"
+                yield self._refuted(STEPS, reason, self.updates[: at + 1][-1].location)
 
     def often(self) -> int | None:
         """The first window between whose backward passes a schedule steps."""
         return next((at for at in range(len(self.updates)) if self.events.inside(at, SCHEDULE)), None)
 
-    def averaged(self) -> Result | None:
+    def averaged(self) -> Refutations:
         """What a line keeps over windows, an average of the parameters, is not what the full batch's run keeps."""
-        if self.first is not None or not self.paired:
-            return None
-        theirs = self.judge.full.facts.kept
-        for key, (location, made, mine) in self.judge.ours.facts.kept.items():
-            other = theirs[key][2] if key in theirs else None
-            if self.terms.owners[made] != NOBODY or not self.terms.trained[made]:
+        kept = self.ours.facts.kept if self.first is None and self.paired else {}
+        for key, (location, made, mine) in kept.items():
+            _, _, other = self.full.facts.kept.get(key, (None, None, None))
+            if self.terms.owners[made] != NOBODY or not self.terms.trained[made] or mine is None or other is None:
                 continue
-            if mine is not None and other is not None and mine.shape == other.shape and self.mine.differ(mine, other):
+            if mine.shape == other.shape and self.mine.differ(mine, other):
                 reason = "what this line keeps over the windows is not what the full batch's run keeps"
-                return self._result(STEPS, reason, location)
-        return None
+                yield self._refuted(STEPS, reason, location)
 
     # GA-INV-005
 
-    def clamped(self) -> Result | None:
+    def clamped(self) -> Refutations:
         """A clip, or an unscaling, of a part of a window; a clip of gradients that are unscaled after it."""
-        if STALE in self.found or STEPS in self.found:
-            return None
-        for at in range(len(self.updates)):
-            writes = self._partial(at)
-            late = (
-                any(event.operator == UNSCALED for event in self.events.of(at)) and self.judge._misscaled() is not None
-            )
-            if not writes or not (late or (self.first is not None and self.first[0] == at)):
-                continue
-            what = "unscaled" if writes[-1].operator == UNSCALED else "clipped"
-            when = "the last backward pass" if self.first is not None and self.first[0] == at else "it is unscaled"
-            return self._result(CLIP, f"window {at + 1}: a gradient is {what} before {when}", writes[-1].location)
-        return None
+        for at in range(0 if STALE in self.found or STEPS in self.found else len(self.updates)):
+            writes, differs = self._partial(at), self.first is not None and self.first[0] == at
+            late = any(event.operator == UNSCALED for event in self.events.of(at)) and self.misscaled() is not None
+            if writes and (late or differs):
+                what = "unscaled" if writes[-1].operator == UNSCALED else "clipped"
+                when = "the last backward pass" if differs else "it is unscaled"
+                yield self._refuted(CLIP, f"window {at + 1}: a gradient is {what} before {when}", writes[-1].location)
 
-    def clipped_late(self) -> Result | None:
+    def clipped_late(self) -> Refutations:
         """A clip of gradients that no step is handed."""
-        location = None if STALE in self.found else self.judge._clipped_nothing()
-        reason = "no step is handed the gradients that are clipped"
-        return None if location is None else self._result(CLIP, reason, location)
+        location = None if STALE in self.found else self.clipped_nothing()
+        if location is not None:
+            yield self._refuted(CLIP, "no step is handed the gradients that are clipped", location)
 
-    def narrowed(self) -> Result | None:
+    def narrowed(self) -> Refutations:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
         writes = {event.location for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
-        turns = Counter((location, window) for location, window, _ in self.judge.ours.facts.narrowed)
+        turns = Counter((location, window) for location, window, _ in self.ours.facts.narrowed)
         writes |= {location for (location, _), count in turns.items() if count > 1}
-        for location, dtype, _ in self.judge.ours.facts.narrow:
+        for location, dtype, _ in self.ours.facts.narrow:
             if location in writes:
-                return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", location)
-        return None
+                yield self._refuted(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", location)
 
     # GA-DATA-001
 
-    def other_data(self) -> Result | None:
+    def other_data(self) -> Refutations:
         """Other samples than the full batch's, or samples paired otherwise."""
-        if not self.paired or any(name in self.found for name in (STALE, STEPS)):
-            return None
+        if not self.paired or STALE in self.found or STEPS in self.found:
+            return
         if self.first is None:
-            return self._restarted()
-        at, found = self.first
-        if self.judge.ours.facts.sources != self.judge.full.facts.sources:
-            return None
-        begun = [[self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)]
-        mine, other = (set().union(*each) for each in begun)
-        reason = f"window {at + 1} is computed from other samples than the full batch's"
-        rooted = any(window == at for window, _ in self.judge.ours.facts.roots)
-        missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
-        if mine - other or missing or (not rooted and self._repeated(at)):
-            return self._result(DATA, reason, self.events.first, counterexample=found.shown())
-        if mine and mine == other and self._mixed(at):
-            reason = f"window {at + 1} takes inputs and targets of different samples together"
-            return self._result(DATA, reason, self.events.first, counterexample=found.shown(), details={"code": PAIRED})
-        return None
+            yield from self._restarted()
+        elif self.ours.facts.sources == self.full.facts.sources:
+            at, found = self.first
+            begun = [[self.terms.summed([root]) for root in self._began(run, at)] for run in (self.ours, self.full)]
+            mine, other = (set().union(*each) for each in begun)
+            rooted = any(window == at for window, _ in self.ours.facts.roots)
+            missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
+            code = {}
+            if mine - other or missing or (not rooted and self._repeated(at)):
+                reason = f"window {at + 1} is computed from other samples than the full batch's"
+            elif mine and mine == other and self._mixed(at):
+                reason = f"window {at + 1} takes inputs and targets of different samples together"
+                code = {"code": PAIRED}
+            else:
+                return
+            yield self._refuted(DATA, reason, self.events.first, counterexample=found.shown(), details=code)
 
-    def _restarted(self) -> Result | None:
+    def _restarted(self) -> Refutations:
         """Every window is computed from the same samples, although there are others."""
-        samples, sources = self.judge.samples, self.judge.ours.facts.sources
-        if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1 or self._others_read(samples[0]):
-            return None
-        if any(found != samples[0] for found in samples) or max(sources.values(), default=0) < 2 * len(samples[0]):
-            return None
-        reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
-        return self._result(DATA, reason, self.events.first)
+        samples, sources = self.samples, self.ours.facts.sources
+        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1 or self._others_read(samples[0]):
+            return
+        if all(found == samples[0] for found in samples) and max(sources.values(), default=0) >= 2 * len(samples[0]):
+            reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
+            yield self._refuted(DATA, reason, self.events.first)
 
     def _repeated(self, at: int) -> bool:
         """Whether a sample is in a gradient several times as often as in the full batch's, and others are missing."""
-        mine, other = (run.facts.updates[at].gradients for run in (self.judge.ours, self.judge.full))
-        pairs = [(g.value, other[name].value) for name, g in mine.items() if name in other]
+        pairs = [(held.value, self.theirs[at].value(name) or {}) for name, held in self.updates[at].gradients.items()]
         by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
         return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
-
-    def _samples(self, value: Combination) -> set[int]:
-        """The samples of the summands, those of their scalars left out."""
-        return self.terms.summed([value])
 
     def _others_read(self, samples: set[int]) -> bool:
         """Whether a parameter meets data of other samples: in a validation pass."""
@@ -526,55 +442,43 @@ class Refuter(LossRules):
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
         roots = [root for window, root in run.facts.roots if window == at]
-        return roots or [gradient.value for gradient in run.facts.updates[at].gradients.values()]
+        return roots or run.facts.updates[at].values()
 
     def _mixed(self, at: int) -> bool:
         """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""
         mine, other = (
             any(self.terms.owners[self.terms.bare(term)[0]] < -1 for root in self._began(run, at) for term in root)
-            for run in (self.judge.ours, self.judge.full)
+            for run in (self.ours, self.full)
         )
         return mine and not other
 
     # GA-EQ-001
 
-    def equality(self) -> Result | None:
+    def unlike(self) -> Refutations:
         """A gradient that differs in numbers, with the same data and draws."""
-        if self.first is None or not self.paired:
-            return None
+        if self.first is None or not self.paired or self.unequal is None or self.unequal[0] > self.first[0]:
+            return
         at, found = self.first
-        if self.judge.unequal is None or self.judge.unequal[0] > at:
-            return None
-        cause = next((self.found[name] for name in CAUSES if name in self.found), None)
-        same = leaves(self.terms, self.updates[at]) <= leaves(self.terms, self.full[at])  # no other data and draws
+        cause = self._cause()
+        same = leaves(self.terms, self.updates[at]) <= leaves(self.terms, self.theirs[at])  # no other data and draws
         if cause is None and (not same or not self._same_pairs(at) or self._same_step()):
-            return None
-        reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is not the full batch's"
-        if (factor := found.factor()) is not None:
-            reason = reason.replace("is not", f"is {factor} times")
-        details = {} if cause is None else {"follows_from": cause.obligation}
-        help = HELP[EQ] if cause is None else cause.help
-        return self._result(EQ, reason, self.diagnosed(at), help=help, details=details, counterexample=found.shown())
+            return
+        factor = found.factor()
+        is_not = "is not" if factor is None else f"is {factor} times"
+        reason = f"the gradient of {found.name} in window {self.windows[at] + 1} {is_not} the full batch's"
+        help, details = ("", {}) if cause is None else (cause.help, {"follows_from": cause.obligation})
+        yield self._refuted(EQ, reason, self.diagnosed(at), help, details=details, counterexample=found.shown())
 
     def _same_pairs(self, at: int) -> bool:
         """Whether the data that one loss is made of belong together by the full batch as well."""
-        mine, other = (
-            {
-                frozenset(self.terms.found([self.terms.bare(term)[0]], ("data",)))
-                for root in self._began(run, at)
-                for term in root
-            }
-            for run in (self.judge.ours, self.judge.full)
-        )
+        began = ([term for root in self._began(run, at) for term in root] for run in (self.ours, self.full))
+        mine, other = ([{*self.terms.found([self.terms.bare(one)[0]], ("data",))} for one in side] for side in began)
         return all(any(own <= whole for whole in other) for own in mine)
 
     def _same_step(self) -> bool:
         """Whether other learning rates make up for it: every step leaves the full batch's parameters behind."""
         if self.mine.rates == self.other.rates:
             return False
-        for mine, other in zip(
-            (*self.mine.weights, self.mine.last), (*self.other.weights, self.other.last), strict=True
-        ):
-            if any(self.mine.differ(mine[name], other[name]) for name in mine.keys() & other.keys()):
-                return False
-        return True
+        mine, other = ([*run.weights, run.last] for run in (self.mine, self.other))
+        pairs = [(a[name], b[name]) for a, b in zip(mine, other, strict=True) for name in a.keys() & b.keys()]
+        return not any(self.mine.differ(*pair) for pair in pairs)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import Result
+from gradproof.shadow.verify.totals import added
 from gradproof.shadow.verify.weights import close
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.rules.losses import LIKELIHOODS
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, multiplied, plus, times
+from gradproof.shadow.whole.terms import UNIT, Combination, Powers, multiplied, times
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -30,8 +31,12 @@ HELP = "divide the sum of the losses by the number of valid tokens of the whole 
 
 @dataclass(frozen=True, slots=True)
 class TokenWeight:
-    """A part of a micro-batch's loss: what each of its tokens weighs, and how many there are. `micro` counts from 1."""
+    """A part of a micro-batch's loss, a term: what each of its tokens weighs, and how many there are.
 
+    `micro` counts from 1.
+    """
+
+    term: int
     micro: int
     by: Fraction
     powers: Powers
@@ -71,39 +76,37 @@ class TokenJudge:
             first.reason = f"each valid token of a window weighs {words}"
         return first
 
-    def _parts(self, window: TokenWindow) -> list[tuple[int, TokenWeight]] | None:
-        """The parts of the losses, each with its term; None where one of them is no loss of labels."""
-        terms, found = self.laws.terms, list[tuple[int, TokenWeight]]()
+    def _parts(self, window: TokenWindow) -> list[TokenWeight] | None:
+        """The parts of the losses; None where one of them is no loss of labels."""
+        terms, found = self.laws.terms, list[TokenWeight]()
         scale, scalars = window.factor or (UNIT, {})
         for micro, roots in enumerate(window.roots, 1):
             for term, by in (pair for root in roots for pair in root.items()):
                 bare, powers = terms.bare(term)
                 if terms.operators[bare] not in LIKELIHOODS or bare not in self.laws.reduced:
                     return None
-                weight = multiplied(powers, scalars)
-                found.append((bare, TokenWeight(micro, by * scale, weight, self.laws.reduced[bare][0])))
+                count, weight = self.laws.reduced[bare][0], multiplied(powers, scalars)
+                found.append(TokenWeight(bare, micro, by * scale, weight, count))
         return found
 
-    def _counts(self, parts: Sequence[tuple[int, TokenWeight]]) -> bool:
+    def _counts(self, parts: Sequence[TokenWeight]) -> bool:
         """Whether labels are more than samples, or ignored ones are among them."""
-        total = added(part.count for _, part in parts)
-        plain = total.keys() <= {self.laws.terms.one}
-        return not plain or total.get(self.laws.terms.one, Fraction(0)) > self.rows([term for term, _ in parts])
+        total, one = added(part.count for part in parts), self.laws.terms.one
+        return not total.keys() <= {one} or total.get(one, 0) > self.rows([part.term for part in parts])
 
-    def _judged(self, window: TokenWindow, found: Sequence[tuple[int, TokenWeight]] | None, equal: Result) -> Result:
+    def _judged(self, window: TokenWindow, parts: Sequence[TokenWeight] | None, equal: Result) -> Result:
         what = f"window {window.number}"
-        if not found or window.factor is None:
+        if not parts or window.factor is None:
             reason = f"the loss of {what} has parts that are no loss of labels, or a weight that was not followed"
             return Result(TOKENS, Outcome.UNKNOWN, reason, window.location, domain=equal.domain)
-        parts = [part for _, part in found]
         first = parts[0]
-        if all(part.powers == first.powers and close(part.by, first.by) for part in parts):
-            weight = self._one(first, added(part.count for part in parts))
-            if equal.outcome is Outcome.HOLDS:
-                return Result(TOKENS, Outcome.HOLDS, weight, None, "", equal.domain, equal.reach)
-            reason = f"in the loss each valid token of {what} weighs {weight}; its weight in the gradient was not shown"
-            return Result(TOKENS, Outcome.UNKNOWN, reason, equal.location, domain=equal.domain)
-        return self._unequal(window, parts, equal)
+        if not all(part.powers == first.powers and close(part.by, first.by) for part in parts):
+            return self._unequal(window, parts, equal)
+        weight = self._one(first, added(part.count for part in parts))
+        if equal.outcome is Outcome.HOLDS:
+            return Result(TOKENS, Outcome.HOLDS, weight, None, "", equal.domain, equal.reach)
+        reason = f"in the loss each valid token of {what} weighs {weight}; its weight in the gradient was not shown"
+        return Result(TOKENS, Outcome.UNKNOWN, reason, equal.location, domain=equal.domain)
 
     def _unequal(self, window: TokenWindow, parts: Sequence[TokenWeight], equal: Result) -> Result:
         counts = {part.micro: added(one.count for one in parts if one.micro == part.micro) for part in parts}
@@ -117,13 +120,11 @@ class TokenJudge:
         refuted = (apart or formal) and equal.outcome is Outcome.REFUTED
         if not (apart or formal):
             reason += "; the counts of this run do not tell them apart"
-        example: dict[str, Any] = {"weights": shown, "right": RIGHT, "counts": self._shown(counts)}
+        held = {f"c{micro}": self.number(count) for micro, count in counts.items()}
+        shown_counts = {name: str(number) for name, number in held.items() if number is not None}
+        example: dict[str, Any] = {"weights": shown, "right": RIGHT, "counts": shown_counts}
         outcome = Outcome.REFUTED if refuted else Outcome.UNKNOWN
         return Result(TOKENS, outcome, reason, window.location, HELP, equal.domain, equal.reach, {}, example)
-
-    def _shown(self, counts: Mapping[int, Combination]) -> dict[str, str]:
-        numbers = {f"c{micro}": self.number(count) for micro, count in counts.items()}
-        return {name: str(held) for name, held in numbers.items() if held is not None}
 
     def _number(self, part: TokenWeight) -> Fraction | None:
         terms = self.laws.terms
@@ -163,9 +164,8 @@ class TokenJudge:
 
     def _over(self, by: Fraction, count: str) -> str:
         found = by.limit_denominator(10**4)
-        return (
-            f"1/({found.denominator} {count})" if found.numerator == 1 and close(found, by) else f"{near(by)}/{count}"
-        )
+        whole = found.numerator == 1 and close(found, by)
+        return f"1/({found.denominator} {count})" if whole else f"{near(by)}/{count}"
 
     def _formula(self, part: TokenWeight, count: Combination) -> str:
         found, number = self._divides(part, count), self._number(part)
@@ -190,14 +190,6 @@ def of_two_runs(ours: Followed, equal: Result) -> Result | None:
         return value.get(one, Fraction(0)) if value.keys() <= {one} else None
 
     return TokenJudge(laws, number, lambda terms: len(laws.terms.samples(terms))).result(windows, equal)
-
-
-def added(counts: Any) -> Combination:
-    """The sum of combinations."""
-    total: Combination = ZERO
-    for one in counts:
-        total = plus(total, one)
-    return total
 
 
 def near(number: Fraction) -> str:

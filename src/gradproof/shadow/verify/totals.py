@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from gradproof.shadow.whole.facts import Update
-from gradproof.shadow.whole.terms import NOBODY, ROUNDED, UNIT, Combination, Powers, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    ROUNDED,
+    UNIT,
+    ZERO,
+    Combination,
+    Powers,
+    Terms,
+    multiplied,
+    plus,
+    times,
+)
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -26,8 +37,8 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     """
     own = False
     for at, update in enumerate(updates):
-        values = [gradient.value for gradient in update.gradients.values() if gradient.value]
-        divisors = [{s for s, by in terms.common(v).items() if by == -1 and _counts(terms, s)} for v in values]
+        values = [value for value in update.values() if value]
+        divisors = [{s for s, by in terms.common(v).items() if by == -1 and counted(terms, s)} for v in values]
         if not divisors or len(divisors[0]) != 1 or any(found != divisors[0] for found in divisors):
             return None
         if terms.samples(divisors[0]) == terms.summed(values):
@@ -37,18 +48,24 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     return None
 
 
-def _counts(terms: Terms, scalar: int) -> bool:
-    """Whether a scalar is a sum of counts of data."""
+def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through: Collection[str] = ADDED) -> bool:
+    """Whether a scalar is a sum of counts, and nothing of the model. `through`: what may be done to counts."""
     stack, found = [scalar], False
     while stack:
         term = stack.pop()
-        if terms.operators[term] in COUNTS:
-            found = True
-        elif terms.operators[term] in ADDED:
-            stack += terms.kids[term]
-        else:
+        if terms.operators[term] not in (*counts, *through):
             return False
+        found |= terms.operators[term] in counts
+        stack += () if terms.operators[term] in counts else terms.kids[term]
     return found and not terms.trained[scalar]
+
+
+def added(values: Iterable[Combination]) -> Combination:
+    """The sum of combinations."""
+    total: Combination = ZERO
+    for one in values:
+        total = plus(total, one)
+    return total
 
 
 class LossTotals:
@@ -91,11 +108,11 @@ class LossTotals:
     def afterwards(self, window: int) -> Powers:
         """The counts by which every gradient of a window is divided, and its losses are not."""
         updates = self.full.facts.updates[window : window + 1]
-        values = [gradient.value for update in updates for gradient in update.gradients.values() if gradient.value]
+        values = [value for update in updates for value in update.values() if value]
         losses = [root for at, root in self.full.facts.roots if at == window]
         after, before = (self.terms.common({term: UNIT for one in of for term in one}) for of in (values, losses))
         own = multiplied(after, before, -1).items()
-        return {scalar: by for scalar, by in own if by == -1 and scalar in after and _counts(self.terms, scalar)}
+        return {scalar: by for scalar, by in own if by == -1 and scalar in after and counted(self.terms, scalar)}
 
     def stand(self) -> bool:
         """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""

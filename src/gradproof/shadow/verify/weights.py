@@ -8,11 +8,11 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from gradproof.shadow.verify.totals import counted
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -43,23 +43,7 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 
 class Coupled(Exception):
-    """A gradient has a summand of which the samples cannot be distinguished. `term`: where they meet."""
-
-    def __init__(self, term: int) -> None:
-        super().__init__(term)
-        self.term = term
-
-
-@dataclass(slots=True)
-class Weights:
-    """The weights in one combination: by skeleton and sample. `free`: summands of no sample."""
-
-    by: dict[int, dict[int, Combination]] = field(default_factory=dict)
-    free: list[int] = field(default_factory=list)
-
-    def samples(self) -> set[int]:
-        """Every sample with a weight."""
-        return {sample for each in self.by.values() for sample in each}
+    """A gradient has a summand of which the samples cannot be distinguished: the term where they meet."""
 
 
 class WindowWeights:
@@ -74,9 +58,8 @@ class WindowWeights:
         self.idle: list[BackwardPass] = []
         self.others = False
         self.unit: dict[int, int] = {}
-        self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
-        bare = [terms.bare(term)[0] for gradient in step.gradients.values() for term in gradient.value]
+        bare = [terms.bare(term)[0] for value in step.values() for term in value]
         self.samples = terms.samples(bare)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
@@ -86,38 +69,32 @@ class WindowWeights:
         """The number of the window, counted from 1."""
         return self.step.window + 1
 
-    def weights(self, value: Combination) -> Weights:
-        """The weight of each sample in a combination, but for scalars of all its terms. Raises Coupled.
+    def weights(self, value: Combination) -> dict[int, dict[int, Combination]]:
+        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms. Raises Coupled.
 
         A constant of the window that not all terms have is a part of the weight, as another entry of a table is.
         """
-        found, common = Weights(), self.terms.common(value)
+        found, common = dict[int, dict[int, Combination]](), self.terms.common(value)
         for term, by in value.items():
             bare, powers = self.terms.bare(term)
             unit = self.top(bare)
             if unit == SEVERAL:
                 raise Coupled(bare)
             if unit == NOBODY:
-                found.free.append(bare)
                 continue
             weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
-            each = found.by.setdefault(self.skeleton(bare), {})
+            each = found.setdefault(self.skeleton(bare), {})
             each[unit] = plus(each.get(unit, ZERO), weight, by)
         return found
 
     def kept(self, powers: Powers) -> Powers:
         """The scalars that are no constants of the window."""
-        return {
-            scalar: by
-            for scalar, by in powers.items()
-            if self.terms.owners[scalar] != NOBODY and self.of(scalar) != NOBODY
-        }
+        some = (scalar for scalar in powers if self.terms.owners[scalar] != NOBODY)
+        return {scalar: powers[scalar] for scalar in some if self.of(scalar) != NOBODY}
 
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is made of a norm of the whole window's gradients."""
-        if scalar not in self.clipping:
-            self.clipping[scalar] = self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
-        return self.clipping[scalar]
+        return self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
 
     def complete(self, value: Combination) -> bool:
         """Whether each sample of the window has one weight, for each skeleton."""
@@ -125,8 +102,8 @@ class WindowWeights:
             found = self.weights(value)
         except Coupled:
             return False
-        return bool(found.by) and all(
-            each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.by.values()
+        return bool(found) and all(
+            each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.values()
         )
 
     def top(self, term: int) -> int:
@@ -156,8 +133,7 @@ class WindowWeights:
                 self.unit[one] = terms.owners[one]
                 continue
             if terms.operators[one] == "combination":
-                parts = zip(terms.kids[one], terms.attributes[one], strict=True)
-                value = {kid: Fraction(*exactly) for kid, exactly in parts}
+                value = terms.parts_of(one)
                 single = all(terms.owners[terms.bare(kid)[0]] != SEVERAL for kid in value)
                 if single and self.complete(value):
                     self.unit[one] = NOBODY
@@ -172,40 +148,25 @@ class WindowWeights:
 
     def skeleton(self, term: int) -> int:
         """A number for a term with its sample left out: equal for the terms of samples that took one way."""
-        stack = [term]
+        terms, stack = self.terms, [term]
         while stack:
             one = stack[-1]
-            if one in self.shape:
-                stack.pop()
-                continue
-            left = [kid for kid in self._kids(one) if kid not in self.shape]
-            if left:
-                stack.extend(left)
-                continue
-            self.shape[one] = self.skeletons.setdefault(self._key(one), len(self.skeletons))
+            constant = terms.owners[one] == NOBODY or (terms.owners[one] == SEVERAL and self.of(one) == NOBODY)
+            left = [] if constant or one in self.shape else [kid for kid in terms.kids[one] if kid not in self.shape]
+            stack += left
+            if not left and stack.pop() not in self.shape:
+                key = ("constant", one) if constant else self._key(one)
+                self.shape[one] = self.skeletons.setdefault(key, len(self.skeletons))
         return self.shape[term]
 
-    def _kids(self, term: int) -> tuple[int, ...]:
-        unit = self.terms.owners[term] if self.terms.owners[term] != SEVERAL else self.of(term)
-        return () if unit == NOBODY else self.terms.kids[term]
-
-    def _key(self, term: int) -> Any:
-        terms = self.terms
-        unit = terms.owners[term] if terms.owners[term] != SEVERAL else self.of(term)
-        if unit == NOBODY:
-            return ("constant", term)
-        operator, attributes = terms.operators[term], terms.attributes[term]
-        if operator == "data":
+    def _key(self, term: int) -> tuple[Any, ...]:
+        attributes = self.terms.attributes[term]
+        if self.terms.operators[term] == "data":
             attributes = attributes[:3]
-        if operator == "draw":
+        if self.terms.operators[term] == "draw":
             site, own, _, count, within = attributes
             attributes = (site, own, count, within)
-        kids = tuple(self.shape[kid] for kid in terms.kids[term])
-        if operator == "combination":
-            attributes, kids = tuple(sorted(zip(kids, attributes, strict=True))), ()
-        if operator == "mul":
-            kids = tuple(sorted(kids))
-        return (operator, attributes, kids, terms.shapes[term])
+        return form(self.terms, term, attributes, self.shape)
 
     # The scale of the losses
 
@@ -215,29 +176,18 @@ class WindowWeights:
         What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
         cut into micro-batches, it is the same. None where the losses are no such sums.
         """
-        factor, common = self.factor(), None
+        factor, weights = self.factor(), list[Powers]()
         for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
             bare, powers = self.terms.bare(term)
             if factor is None or by * factor[0] != 1 or engine.laws.reduced.get(bare, (ZERO, "mean"))[1] != "sum":
                 return None
-            weight = multiplied(powers, factor[1])
-            if common is not None and weight != common:
-                return None
-            common = weight
-        if common is None or self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
+            weights.append(multiplied(powers, factor[1]))
+        common = weights[0] if weights else {}
+        alone = any(self.terms.owners[scalar] == NOBODY for scalar in common)
+        if not weights or any(weight != common for weight in weights) or self.kept(common) or alone:
             return None
-        once = len(common) < 2 and all(power == -1 and self._counts(scalar) for scalar, power in common.items())
-        return common if once else None
-
-    def _counts(self, scalar: int) -> bool:
-        """Whether a scalar is a sum over data, as a count is: no square, no root, and nothing of the model."""
-        stack = [scalar]
-        while stack:
-            one = stack.pop()
-            if self.terms.trained[one] or self.terms.operators[one] not in (*SUMS, *OF_SUMS):
-                return False
-            stack += self.terms.kids[one] if self.terms.operators[one] in OF_SUMS else ()
-        return True
+        once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
+        return common if once and len(common) < 2 else None
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
         """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
@@ -248,21 +198,19 @@ class WindowWeights:
             return None
         found: dict[int, Combination] = {}
         signed: set[int] = set()
-        for run in self.runs:
-            if run.seeded or run.returned or not run.roots:
+        if any(run.seeded or run.returned or not run.roots for run in self.runs):
+            return None
+        for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
+            bare, powers = self.terms.bare(term)
+            reduced = engine.laws.reduced.get(bare)
+            if reduced is None or self.top(bare) < 0:
                 return None
-            for root in run.roots:
-                for term, by in root.items():
-                    bare, powers = self.terms.bare(term)
-                    reduced = engine.laws.reduced.get(bare)
-                    if reduced is None or self.top(bare) < 0:
-                        return None
-                    by_all = multiplied(powers, factor[1])
-                    self.others |= bool(self.kept(by_all))
-                    mass = self.terms.rescaled(times(reduced[0], by), by_all)
-                    key = self.skeleton(bare)
-                    found[key] = plus(found.get(key, ZERO), mass, factor[0])
-                    signed |= {key} if self.terms.operators[bare] in LOSSES else set()
+            by_all = multiplied(powers, factor[1])
+            self.others |= bool(self.kept(by_all))
+            mass = self.terms.rescaled(times(reduced[0], by), by_all)
+            key = self.skeleton(bare)
+            found[key] = plus(found.get(key, ZERO), mass, factor[0])
+            signed |= {key} if self.terms.operators[bare] in LOSSES else set()
         turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
         return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
 
@@ -270,15 +218,14 @@ class WindowWeights:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
         found: set[tuple[Fraction, tuple[tuple[int, int], ...]]] = set()
         gained: dict[int, tuple[Fraction, Powers]] = {}
-        for run in self.runs:
-            for gain in run.gains.values():
-                for bare, (by, powers) in self._bared(gain).items():
-                    before = gained.get(bare, (Fraction(0), powers))
-                    if before[1] != powers:
-                        return None
-                    gained[bare] = (before[0] + by, powers)
-        for gradient in self.step.gradients.values():
-            for bare, (mine, own) in self._bared(gradient.value).items():
+        for gain in (gain for run in self.runs for gain in run.gains.values()):
+            for bare, (by, powers) in self._bared(gain).items():
+                before = gained.get(bare, (Fraction(0), powers))
+                if before[1] != powers:
+                    return None
+                gained[bare] = (before[0] + by, powers)
+        for value in self.step.values():
+            for bare, (mine, own) in self._bared(value).items():
                 by, powers = gained.get(bare, (Fraction(0), {}))
                 if not by:
                     return None
@@ -290,11 +237,8 @@ class WindowWeights:
         return by, dict(left_over)
 
     def _bared(self, value: Combination) -> dict[int, tuple[Fraction, Powers]]:
-        found: dict[int, tuple[Fraction, Powers]] = {}
-        for term, by in value.items():
-            bare, powers = self.terms.bare(term)
-            found[bare] = (by, powers)
-        return found
+        bared = ((*self.terms.bare(term), by) for term, by in value.items())
+        return {bare: (by, powers) for bare, powers, by in bared}
 
 
 def joined(units: set[int]) -> int:
@@ -315,6 +259,16 @@ def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
 def close(one: Fraction, other: Fraction) -> bool:
     """Whether two numbers are equal but for the rounding of numbers that Python computed."""
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))
+
+
+def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
+    """What every proof over whole tensors rests on."""
+    return [
+        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
+        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
+        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
+        "no denominator is zero",
+    ]
 
 
 def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
@@ -338,13 +292,17 @@ def forms(terms: Terms, of: Iterable[int]) -> dict[int, int]:
     """A number for each term and what it is made of: equal but for the names of samples and the versions of weights."""
     made, numbers = dict[int, int](), dict[Any, int]()
     for term in sorted(terms.reached(of)):  # a term is younger than what it is made of
-        operator, attributes = terms.operators[term], terms.attributes[term]
-        kids: tuple[Any, ...] = () if operator in TRAINED else tuple(made[kid] for kid in terms.kids[term])
-        if operator in (*TRAINED, "data", "draw"):
-            operator, attributes = "weights" if operator in TRAINED else operator, ()
-        elif operator == "combination":
-            attributes, kids = (), tuple(sorted(zip(kids, attributes, strict=True)))
-        elif operator == "mul":
-            kids = tuple(sorted(kids))
-        made[term] = numbers.setdefault((operator, attributes, kids, terms.shapes[term]), len(numbers))
+        key: tuple[Any, ...] = ("weights", terms.shapes[term])
+        if terms.operators[term] not in TRAINED:
+            leaf = terms.operators[term] in ("data", "draw")
+            key = form(terms, term, () if leaf else terms.attributes[term], made)
+        made[term] = numbers.setdefault(key, len(numbers))
     return made
+
+
+def form(terms: Terms, term: int, attributes: tuple[Any, ...], kids: Mapping[int, int]) -> tuple[Any, ...]:
+    """What a term is called by what it is made of; the order of summands and of factors says nothing."""
+    operator, own = terms.operators[term], tuple(kids[kid] for kid in terms.kids[term])
+    if operator == "combination":
+        attributes, own = tuple(sorted(zip(own, attributes, strict=True))), ()
+    return (operator, attributes, tuple(sorted(own)) if operator == "mul" else own, terms.shapes[term])

@@ -75,8 +75,7 @@ class WithEvents:
         if not at or not window.samples < window.own:
             return
         before, after = window.runs[: at[0] + 1], len(window.runs) - at[-1] - 1
-        terms = self.judge.terms
-        gone = terms.samples(terms.bare(term)[0] for run in before for gain in run.gains.values() for term in gain)
+        gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
         location = window.runs[at[0]].emptied
         if not gone & window.samples and after < self.ruling.n and location is not None:
             made = self._made("GA-INV-002", LOST, location)

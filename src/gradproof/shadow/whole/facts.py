@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
 
@@ -60,6 +61,14 @@ class Update:
     order: tuple[str, ...] = ()
     optimizer: int = 0
 
+    def values(self) -> list[Combination]:
+        """What its gradients are made of."""
+        return [gradient.value for gradient in self.gradients.values()]
+
+    def value(self, name: str) -> Combination | None:
+        """What the gradient of a parameter is made of; None where it has none."""
+        return self.gradients[name].value if name in self.gradients else None
+
     def numbers(self) -> dict[str, Any]:
         """The numbers of its gradients, as they were handed over."""
         return {name: held.numbers for name, held in self.gradients.items() if held.numbers is not None}
@@ -97,8 +106,7 @@ class RecordedStep(Update):
 
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
-    values = [term for gradient in update.gradients.values() for term in gradient.value]
-    return set(terms.found(values, LEAVES))
+    return set(terms.found((term for value in update.values() for term in value), LEAVES))
 
 
 @dataclass(slots=True)
@@ -152,6 +160,16 @@ class RunFacts:
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
     assumed: Mapping[str, str] = field(default_factory=dict)
+
+
+def narrow_sum(facts: RunFacts) -> tuple[Outcome, str, Location, str] | None:
+    """What a tensor below fp32 that joins two micro-batches says of GA-INV-004, with its line and the help."""
+    if not facts.narrow:
+        return None
+    location, dtype, sums = next((entry for entry in facts.narrow if entry[2]), facts.narrow[0])
+    if sums:
+        return Outcome.REFUTED, f"a {dtype} tensor holds a sum over micro-batches", location, "accumulate in float32"
+    return Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,15 +321,6 @@ def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -
     return found
 
 
-def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
-    """The first optimizer step with a gradient that differs by more than rounding, its name and the difference."""
-    for at in range(min(len(ours.gradients), len(full.gradients))):
-        found = difference(ours, full, at)
-        if found is not None:
-            return at, found.name, found.size
-    return None
-
-
 def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor], narrow: bool = False) -> bool:
     """Whether the gradients of one step are the same in two recordings of one run, which may have `narrow` tensors."""
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
@@ -328,40 +337,6 @@ def near(one: float, other: float) -> bool:
 def alike(ours: Sequence[float], full: Sequence[float]) -> bool:
     """Whether two lists of numbers are equal within rounding."""
     return len(ours) == len(full) and all(near(a, b) for a, b in zip(ours, full, strict=True))
-
-
-def same_losses(ours: Sequence[float], full: Sequence[float], losses: Sequence[float], sizes: Sequence[int]) -> str:
-    """In which way the returned numbers are the full batch's losses; empty where they are not.
-
-    `losses`: those of the windows, in the full batch's run. `sizes`: the micro-batches of each window.
-    """
-    if not _of_a_loss(full, losses):
-        return ""
-    if alike(ours, full):
-        return "equal to the full batch's within rounding"
-    for words, by in (("add up to", False), ("have the mean of", True)):
-        if alike(_by_window(ours, sizes, by), full):
-            return f"those of a window {words} the full batch's within rounding"
-    return ""
-
-
-def _by_window(numbers: Sequence[float], sizes: Sequence[int], mean: bool) -> list[float]:
-    found, start = [], 0
-    for size in sizes:
-        part = numbers[start : start + size]
-        found.append(sum(part) / (size if mean else 1))
-        start += size
-    return found if len(numbers) == start else []
-
-
-def _of_a_loss(full: Sequence[float], losses: Sequence[float]) -> bool:
-    """Whether some of the full batch's numbers go with its losses, from window to window."""
-    if not full or not losses or not all(losses):
-        return False
-    if len(full) % len(losses):
-        return len(full) == 1 and any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses)))
-    each = len(full) // len(losses)
-    return any(proportional(full[at::each], losses) for at in range(each))
 
 
 def proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
