@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.bounds.domain import Domain, Key, Radius, Ranges
-from gradproof.shadow.bounds.enclosure import Array
+from gradproof.shadow.bounds.domain import Box, Domain, Key, Radius, Rule
 from gradproof.shadow.bounds.follow import Follow, Seen, follow
 from gradproof.shadow.bounds.memory import inside
-from gradproof.shadow.bounds.rules import Rule
-from gradproof.shadow.bounds.values import Box
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import RANGE
 
@@ -45,7 +43,7 @@ def report(
     point = follow(step, run, Domain(scale=scale), rules)
     if point.lost:
         return [], point.lost
-    wide, chosen = point, Ranges()
+    wide, chosen = point, dict[str, Radius]()
     if ranges:
         chosen = _ranges(ranges, {name for _, name in point.names.values()})
         wide = follow(step, run, Domain(chosen, scale=scale), rules)
@@ -61,9 +59,8 @@ def report(
     return [_entry(seen, exact, which, bounds, shares, sound) for (which, seen), (_, exact) in pairs], ""
 
 
-def _ranges(texts: Sequence[str], names: set[str]) -> Ranges:
-    kinds: dict[str, Radius] = {}
-    named: dict[str, Radius] = {}
+def _ranges(texts: Sequence[str], names: set[str]) -> dict[str, Radius]:
+    found: dict[str, Radius] = {}
     for text in texts:
         match = RANGE.fullmatch(text)
         if match is None:
@@ -74,8 +71,8 @@ def _ranges(texts: Sequence[str], names: set[str]) -> Ranges:
         given = {key: float(match[key]) for key in ("absolute", "relative", "box") if match[key]}
         if "relative" in given:
             given["relative"] /= 100
-        (kinds if match["name"] in KINDS else named)[match["name"]] = Radius(**given)
-    return Ranges(kinds=kinds, names=named)
+        found[match["name"]] = Radius(**given)
+    return found
 
 
 def _tensors(run: Follow) -> Iterator[tuple[Which, Seen]]:
@@ -90,7 +87,7 @@ def _alike(one: Follow, other: Follow) -> bool:
     """Whether two runs stepped the same parameters by the same numbers."""
     mine, theirs = list(_tensors(one)), list(_tensors(other))
     return [which for which, _ in mine] == [which for which, _ in theirs] and all(
-        np.array_equal(a.numbers[name][1], b.numbers[name][1], equal_nan=True)
+        torch.equal(a.numbers[name][1].nan_to_num(), b.numbers[name][1].nan_to_num())
         for ((_, _, name), a), (_, b) in zip(mine, theirs, strict=True)
     )
 
@@ -118,15 +115,15 @@ def _entry(
     parts.sort(key=lambda pair: -pair[1])
     return made | {
         "bound": bound,
-        "measured": largest(np.maximum(numbers - point.parts[0], point.parts[1] - numbers)),
+        "measured": largest(torch.maximum(numbers - point.parts[0], point.parts[1] - numbers)),
         "within": sound and inside(numbers, wide) and inside(exact.numbers[name][1], point),
         "top": [{"op": key[0], "location": str(key[1]), "share": share} for key, share in parts[:TOP] if share > 0],
     }
 
 
-def largest(x: Array) -> float:
+def largest(x: Tensor) -> float:
     """Largest element, or 0."""
-    return max(0.0, float(np.max(x))) if x.size else 0.0
+    return max(0.0, float(x.max())) if x.numel() else 0.0
 
 
 def _share(bound: float, without: float) -> float:
