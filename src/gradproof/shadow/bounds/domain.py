@@ -165,6 +165,8 @@ class Domain:
             return found(self, *args, **kwargs)
         if spec is not None and spec.base in SHAPE_ONLY:
             return func(*tree_map(_low, args), **kwargs)
+        if spec is not None and spec.composite:
+            return func.decompose(*args, **kwargs)
         if spec is None or not spec.view:
             raise NoBound(f"no bound is known for {func}")
         return moved(func)(self, *args, **kwargs)
@@ -248,7 +250,7 @@ def moved(function: Any) -> Rule:
         return x.parts[at].contiguous() if isinstance(x, Box) else x
 
     def run(d: Domain, *args: Any, **kwargs: Any) -> Any:
-        given = lifted(d, args), {name: lifted(d, x) for name, x in kwargs.items()}
+        given = [lifted(d, x) for x in args], {name: lifted(d, x) for name, x in kwargs.items()}
         format = common_format([x for x in tree_leaves(given) if isinstance(x, Box)])
         each = [tree_map(partial(part, at=at), given) for at in range(3)]
         made = [function(*args, **kwargs) for args, kwargs in each]

@@ -56,7 +56,8 @@ _log_softmax_backward_data
 def decomposed(name: str) -> Rule:
     """The rule of an operator by torch's decomposition of it."""
     packet = getattr(ATEN, name)
-    made = next(decomposition_table[one] for n in packet.overloads() if (one := getattr(packet, n)) in decomposition_table)
+    plain = (getattr(packet, n) for n in packet.overloads() if n not in ("out", "grad_input"))
+    made = next(decomposition_table[overload] for overload in plain if overload in decomposition_table)
     return lambda d, *args, **kwargs: made(*args, **kwargs)
 
 
@@ -94,7 +95,7 @@ RULES.update({name: decomposed(name) for name in DECOMPOSED})
 RULES.update({name: function(name) for name in FUNCTIONS})
 RULES.update({"sin": bounded(torch.sin), "cos": bounded(torch.cos)})
 RULES.update({
-    **dict.fromkeys(["clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift"], lambda d, x, **named: d.lift(x)),
+    **dict.fromkeys(["clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "conj_physical"], lambda d, x, **named: d.lift(x)),
     "_reshape_alias": lambda d, x, shape, *rest: x.reshape(shape),
     **dict.fromkeys(["copy", "fill"], lambda d, x, value, *rest: d.lift(value).expand(x.shape)),
     "zero": lambda d, x: d.lift(torch.zeros(x.shape, dtype=torch.float64)),
