@@ -32,10 +32,11 @@ from gradproof.shadow.bounds.memory import (
 )  # fmt: skip
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
-from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
+from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.unseen import calls, removed, replaced, steps
 
@@ -52,20 +53,22 @@ class Lost:
     why: str
 
 
-class Spoiled(NoBound):
-    """An argument has no bound."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BoundedStorage:
-    """A storage that is followed: its enclosures, as one flat array, and a checksum of its numbers."""
+    """A storage. `value`: what it holds where it is followed, as one flat array; `checksum`: of its numbers then.
 
-    storage: Any
-    dtype: torch.dtype
-    value: Box | Lost
-    checksum: Tensor | None
-    begin: int
-    size: int
+    `made`: an operator made it, of data or not. `parameter`: a leaf of autograd that lies in it. `buffer`: the name of
+    a module's buffer.
+    """
+
+    weak: Any
+    value: Box | Lost | None = None
+    dtype: torch.dtype | None = None
+    checksum: Tensor | None = None
+    memory: range = range(0)
+    made: str = ""
+    parameter: Tensor | None = None
+    buffer: str = ""
 
 
 @dataclass(slots=True)
@@ -92,9 +95,6 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lost, self.outside = "", list[Key]()
         self.seen: list[Seen] = []
         self.held: dict[int, BoundedStorage] = {}
-        self.made: dict[int, tuple[Any, bool]] = {}
-        self.parameters: dict[int, Tensor] = {}
-        self.buffers: dict[int, tuple[Tensor, str]] = {}
         self.names: dict[int, tuple[Tensor, str]] = {}
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.optimized: set[int] = set()
@@ -135,7 +135,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.name(parameter, name)
         for name, buffer in module.named_buffers():
             if not odd(buffer):
-                self.buffers[buffer.untyped_storage()._cdata] = (buffer, name)
+                self._of(buffer).buffer = name
 
     def name(self, parameter: Tensor, name: str = "") -> str:
         """The name of a parameter: in the first module that ran with it, else a number."""
@@ -202,14 +202,14 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return out
         strange = next((t for t in tensors if odd(t)), None)
         if spec is None or strange is not None:
-            if any(t.requires_grad or self._alive(t) is not None for t in tensors):
+            if any(t.requires_grad or self._alive(t) for t in tensors):
                 what = "runs a function of its own" if spec is None else "has a tensor of another layout"
                 self.lose(f"{func} {what}")
             return func(*args, **kwargs)
         with aside():
             for t in tensors:
                 if trainable(t):
-                    self.parameters[t.untyped_storage()._cdata] = t
+                    self._of(t).parameter = t
             followed = self._takes_part(spec, args, kwargs, tensors)
         if spec.view:
             return func(*args, **kwargs)
@@ -218,106 +218,95 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _takes_part(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
         if spec.base in SHAPE_ONLY:
             return False
-        if any(self._alive(t) is not None for t in tensors):
+        if any(self._alive(t) for t in tensors):
             return True
-        homes = {t.untyped_storage()._cdata for t in spec.targets(args, kwargs)}
-        own = (self._parameter(t) for t in tensors if t.untyped_storage()._cdata not in homes)
-        return any(p is not None for p in own) and not initialising()
+        homes = [self._of(t) for t in spec.targets(args, kwargs)]
+        read = [held for held in map(self._of, tensors) if held not in homes]
+        return any(held.parameter is not None for held in read) and not initialising()
 
-    def _alive(self, tensor: Tensor) -> BoundedStorage | None:
-        """What is known of a storage that is followed."""
-        held = self.held.get(tensor.untyped_storage()._cdata) if stored(tensor) else None
-        return None if held is None or held.storage.expired() else held
+    def _of(self, tensor: Tensor) -> BoundedStorage:
+        """What is known of the storage of a tensor."""
+        storage = tensor.untyped_storage()
+        found = self.held.get(storage._cdata)
+        if found is None or found.weak.expired():
+            found = self.held[storage._cdata] = BoundedStorage(weakly(storage))
+        return found
 
-    def _parameter(self, tensor: Tensor) -> Tensor | None:
-        known = self.parameters.get(tensor.untyped_storage()._cdata)
-        same = known is not None and known.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-        return known if same and tensor.is_floating_point() else None
+    def _alive(self, tensor: Tensor) -> bool:
+        """Whether the storage of a tensor is followed."""
+        return stored(tensor) and self._of(tensor).value is not None
 
     def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
-        learns = torch.is_grad_enabled() and spec.base not in SHAPE_ONLY and not initialising()
-        if learns and any(t.requires_grad and not trainable(t) for t in tensors_in((args, kwargs))):
+        given, by_shape = tensors_in((args, kwargs)), spec.base in SHAPE_ONLY
+        learns = torch.is_grad_enabled() and not by_shape and not initialising()
+        if learns and any(t.requires_grad and not trainable(t) for t in given):
             self.lose("a tensor that no operator made depends on a parameter")
         with aside():
-            given = tensors_in((args, kwargs))
-            collects = spec.base in ("aten.stack", "aten.cat") and any(self._unseen(t) for t in given)
-            data = (collects or any(self._data(t) for t in given)) and spec.base not in SHAPE_ONLY
-            data |= any(self._data(t) and not whole(t) for t in spec.targets(args, kwargs))
+            data = spec.function in GENERATORS or (not by_shape and any(self._data(t) for t in given))
         out = func(*args, **kwargs)
         with aside():
-            data |= spec.random and spec.base not in DROPOUTS
             for tensor in (t for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
-                self.made[tensor.untyped_storage()._cdata] = (weakly(tensor.untyped_storage()), data)
+                self._of(tensor).made = "of data" if data else "of constants"
         return out
 
     def _data(self, tensor: Tensor) -> bool:
-        """Whether a tensor that no followed operator made is data."""
-        if odd(tensor) or self._buffer(tensor) or self._owned(tensor):
+        """Whether a tensor that no followed operator made is data: from outside of torch, more than one number is."""
+        held = self._of(tensor)
+        if odd(tensor) or held.buffer or self._owned(tensor):
             return False
-        if self._unseen(tensor):
-            return tensor.untyped_storage().nbytes() > tensor.element_size()
-        known = self.made.get(tensor.untyped_storage()._cdata)
-        return known is not None and known[1]
-
-    def _buffer(self, tensor: Tensor) -> str:
-        """The name of a module's buffer, or nothing."""
-        storage = tensor.untyped_storage()._cdata
-        buffer, name = self.buffers.get(storage, (tensor, ""))
-        return name if buffer.untyped_storage()._cdata == storage else ""
-
-    def _unseen(self, tensor: Tensor) -> bool:
-        """Whether no operator made a tensor of floating-point numbers."""
-        known = self.made.get(tensor.untyped_storage()._cdata)
-        return tensor.is_floating_point() and (known is None or known[0].expired())
+        outside = tensor.is_floating_point() and tensor.untyped_storage().nbytes() > tensor.element_size()
+        return held.made == "of data" or (not held.made and outside)
 
     def _owned(self, tensor: Tensor) -> bool:
         """Whether a tensor is a parameter of a module or an optimizer, and no data of which a gradient is taken."""
-        known = self._parameter(tensor)
-        return known is not None and (isinstance(known, nn.Parameter) or id(known) in self.optimized)
+        known = self._of(tensor).parameter
+        return isinstance(known, nn.Parameter) or id(known) in self.optimized
 
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
         with aside():
-            own = spec.targets(args, kwargs)
             if spec.alters:
                 self.lose(f"{spec.base} puts other memory under a tensor")
             rest = {n: v for n, v in kwargs.items() if n not in spec.results}
             computes = common(tensors_in((args, rest)))
-            given, named = tree_map(self.read, (args, rest))
+            given = list(tree_map(self.read, (args, rest)))
             if spec.base in OVERWRITES:
-                given = (numbers_of(args[0]), *given[1:])
-            before = {id(t): numbers_of(flat(t)) for t in own if self._alive(t) is None and not whole(t)}
+                given[0] = (numbers_of(args[0]), *given[0][1:])
         out = func(*args, **kwargs)
         if self.lost:
             return out
         with aside(), default_dtype(torch.float64):
-            results = list(out) if isinstance(out, list | tuple) else [out]
+            own, results = spec.targets(args, kwargs), list(out) if isinstance(out, list | tuple) else [out]
             if not tensors_in(results):
                 results = [spec.argument(at, args, kwargs) for at in spec.written]
-            formats = [FLOATS.get(t.dtype, "") for t in tensors_in(results) if t.is_floating_point()]
-            formats += [computes] if computes and (spec.results or not formats) else []
-            targets, location = tensors_in(results), self.location()
-            why = f"{location}: {spec.name} writes an argument for which no bound is known"
-            lost = [t for t in own if not any(t is one for one in targets)]
-            try:
-                self.domain.begin((spec.name, location), formats, results)
-                fits = "" if spec.function in (*CASTS, *MOVED) else computes
-                lifted = tree_map(lambda arg: self._lifted(arg, fits), (given, named))
-                for target, value in zip(targets, self._apply(spec, *lifted, len(targets)), strict=True):
-                    self._store(target, value, before)
-            except NoBound as error:
-                why = str(error) if isinstance(error, Spoiled) else f"{location}: {spec.name}: {error}"
-                lost = [*targets, *own]
-            for tensor in lost:
-                self._hold(tensor, Lost(why))
+            made = tensors_in(results)
+            why = next((v.why for v in tree_leaves(given) if isinstance(v, Lost)), "")
+            if not why:
+                formats = [FLOATS.get(t.dtype, "") for t in made if t.is_floating_point()]
+                formats += [computes] if computes and (spec.results or not formats) else []
+                why = self._bounded(spec, given, results, formats, computes)
+            for tensor in [*made, *own] if why else [t for t in own if not any(t is one for one in made)]:
+                self._hold(tensor, Lost(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
         return out
+
+    def _bounded(
+        self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str
+    ) -> str:
+        """Put the enclosures of the results where they are; why they have none, or nothing."""
+        made, location = tensors_in(results), self.location()
+        try:
+            self.domain.begin((spec.name, location), formats, results)
+            fits = "" if spec.function in (*CASTS, *MOVED) else computes
+            values = self._apply(spec, *tree_map(lambda arg: self._lifted(arg, fits), given), len(made))
+            for tensor, value in zip(made, values, strict=True):
+                self._store(tensor, value)
+        except NoBound as error:
+            return f"{location}: {spec.name}: {error}"
+        return ""
 
     def _apply(self, spec: Spec, args: Any, kwargs: Any, count: int) -> list[Any]:
         """The results of the rule of an operator; one on lists of tensors is the same operator on each."""
-        spoiled = next((v for v in tree_leaves((args, kwargs)) if isinstance(v, Lost)), None)
-        if spoiled is not None:
-            raise Spoiled(spoiled.why)
         rule, d = self.domain.rule(spec), self.domain
         each = rule is None and spec.function.startswith("_foreach_")
         if each:
@@ -348,50 +337,49 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The enclosures of a tensor, why it has none, or the numbers of a constant; any other argument as it is."""
         if not isinstance(arg, Tensor):
             return arg
-        held = self._alive(arg) or self._leaf(arg)
-        if held is None:
+        held = self._of(arg)
+        if held.value is None and not self._leaf(arg):
             return numbers_of(arg) if arg.is_floating_point() else arg.to("cpu", copy=True)
         if not same(held.checksum, checksum(flat(arg))):
             self.lose("a tensor was changed by something that is no operator")
         if held.dtype is not arg.dtype:
             self.lose("the memory of a tensor is read as another type")
-        if isinstance(held.value, Lost):
+        if not isinstance(held.value, Box):
             return held.value
         return Box(self.domain, [strided(part, arg) for part in held.value.parts], held.value.format)
 
-    def _leaf(self, tensor: Tensor) -> BoundedStorage | None:
-        """What no followed operator made is a leaf where it is first read, or a constant: None."""
-        known, buffer = self._parameter(tensor), self._buffer(tensor)
+    def _leaf(self, tensor: Tensor) -> bool:
+        """What no followed operator made is a leaf where it is first read, or a constant: False."""
+        held, outside = self._of(tensor), tensor.is_floating_point() and not self._of(tensor).made
         if tensor.dtype not in FLOATS:
-            return None
-        if buffer:
-            kind, name = "buffer", buffer
+            return False
+        if held.buffer:
+            kind, name = "buffer", held.buffer
         elif self._data(tensor):
             kind, name = "data", ""
-        elif known is not None:
-            kind, name = "param", self.name(known)
+        elif held.parameter is not None:
+            kind, name = "param", self.name(held.parameter)
         else:
-            return None
-        if known is None and self._unseen(tensor) and (self._shared(tensor) or tensor.requires_grad):
+            return False
+        if held.parameter is None and outside and (self._shared(tensor) or tensor.requires_grad):
             self.lose("a tensor that no operator made depends on, or shares the memory of, one that is followed")
         numbers = numbers_of(flat(tensor))
-        if not bool(numbers.isfinite().all()):
-            return None
-        self._hold(tensor, self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers))
-        return self._alive(tensor)
+        if bool(numbers.isfinite().all()):
+            self._hold(tensor, self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers))
+        return held.value is not None
 
     def _shared(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the memory of a storage that is followed."""
         at = tensor.untyped_storage().data_ptr()
-        return any(h.begin <= at < h.begin + h.size for h in self.held.values() if not h.storage.expired())
+        return any(at in held.memory and not held.weak.expired() for held in self.held.values())
 
     def _hold(self, tensor: Tensor, value: Box | Lost) -> None:
         if not stored(tensor):
             self.lose(f"a tensor of the {tensor.layout} layout")
             return
-        storage = tensor.untyped_storage()
-        where = (storage.data_ptr(), storage.nbytes())
-        self.held[storage._cdata] = BoundedStorage(weakly(storage), tensor.dtype, value, checksum(flat(tensor)), *where)
+        held, storage = self._of(tensor), tensor.untyped_storage()
+        held.value, held.dtype, held.checksum = value, tensor.dtype, checksum(flat(tensor))
+        held.memory = range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
     def _lifted(self, arg: Any, fits: str = "") -> Any:
         """What was read, in the format of the operator: an enclosure of a wider one is rounded, where it computes."""
@@ -399,33 +387,32 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.domain.stored(arg, fits) if narrower(fits, arg.format) else arg
         return self.domain.lift(arg) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
-    def _store(self, tensor: Tensor, value: Any, before: Mapping[int, Tensor]) -> None:
+    def _store(self, tensor: Tensor, value: Any) -> None:
         """A result in its place; integers are the machine's own."""
-        truth = tensor.dtype is torch.bool and isinstance(value, Box) and value.format == "bool"
+        held, truth = self._of(tensor), tensor.dtype is torch.bool and isinstance(value, Box) and value.format == "bool"
         if not isinstance(value, Box) or not (tensor.is_floating_point() or truth):
-            self.held.pop(tensor.untyped_storage()._cdata, None)
+            held.value = None
             if isinstance(value, Box) and not certain(value):
                 op, location = self.domain.key
                 self._hold(tensor, Lost(f"{location}: {op}: rounding may make another integer"))
             return
         if not truth:
             value = self.domain.stored(value, FLOATS[tensor.dtype])
-        parts = [part.expand(tensor.shape) for part in value.parts]
-        if not truth and not inside(numbers_of(tensor), Box(self.domain, parts, value.format)):
+        value = value.expand(tensor.shape)
+        if not truth and not inside(numbers_of(tensor), value):
             self.outside.append(self.domain.key)
         if whole(tensor):
-            self._hold(tensor, Box(self.domain, [part.reshape(-1) for part in parts], value.format))
+            self._hold(tensor, value.reshape(-1))
             return
-        held = self._alive(tensor)
-        size = tensor.untyped_storage().nbytes() // tensor.element_size()
-        known = before.get(id(tensor), torch.zeros(size)).to(torch.bool if truth else torch.float64)
-        around = self.domain.lift(known) if held is None else held.value
-        if isinstance(around, Box):
-            copies = [part.clone() for part in around.parts]
-            for copy, part in zip(copies, parts, strict=True):
-                strided(copy, tensor).copy_(part)
-            around = Box(self.domain, copies, value.format)
-        self._hold(tensor, around)
+        numbers = numbers_of(flat(tensor))
+        around = (numbers, numbers, torch.zeros_like(numbers)) if held.value is None else held.value
+        if isinstance(around, Lost):
+            self._hold(tensor, around)
+            return
+        copies = [part.clone() for part in (around.parts if isinstance(around, Box) else around)]
+        for copy, part in zip(copies, value.parts, strict=True):
+            strided(copy, tensor).copy_(part)
+        self._hold(tensor, Box(self.domain, copies, value.format))
 
 
 def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | None = None) -> Follow:

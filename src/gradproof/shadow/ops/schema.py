@@ -34,17 +34,6 @@ SHAPE_ONLY = frozenset(
 )  # fmt: skip
 """Operators whose result depends on shapes alone."""
 
-DROPOUTS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "native_dropout", "_fused_dropout", "dropout", "dropout_", "bernoulli", "bernoulli_", "alpha_dropout",
-        "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
-        "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", "_fill_mem_eff_dropout_mask_",
-        "multinomial", "poisson", "binomial", "_sample_dirichlet", "_standard_gamma",
-    )
-)  # fmt: skip
-"""Random operators whose result is no data of the user's."""
-
 BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
 """Operators whose results have shapes by the numbers of an argument, which no tag says."""
 
@@ -70,8 +59,6 @@ class Spec:
     function: str
     written: tuple[int, ...]
     arguments: tuple[str, ...]
-    fresh: tuple[int, ...]
-    returns: int
     view: bool
     composite: bool
     random: bool
@@ -119,11 +106,10 @@ def spec_of(func: Any) -> Spec | None:
         i for i, a in enumerate(schema.arguments)
         if a.name in silent or (a.alias_info is not None and a.alias_info.is_write)
     )  # fmt: skip
-    fresh = tuple(i for i, r in enumerate(schema.returns) if r.alias_info is None and space != "c10d")
-    returns = len(schema.returns)
+    fresh = any(r.alias_info is None for r in schema.returns)
     return Spec(
-        name, base, short, short[:-1] if in_place else short, written, arguments, fresh, returns,
-        view=returns > 0 and not written and not fresh,
+        name, base, short, short[:-1] if in_place else short, written, arguments,
+        view=bool(schema.returns) and not written and not fresh,
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         alters=base in GEOMETRY,
