@@ -62,14 +62,23 @@ def neg(d: Domain, x: Any) -> Box:
     return Box(d, (-a.parts[1], -a.parts[0], a.parts[2]), d.format if a.format == "bool" else a.format)
 
 
+def _ends(a: Box, b: Box) -> tuple[Tensor, ...]:
+    """Both ends of two arrays, in one shape."""
+    found: tuple[Tensor, ...] = torch.broadcast_tensors(*a.parts[:2], *b.parts[:2])  # type: ignore[no-untyped-call]
+    return found
+
+
 def _corners(a: Box, b: Box) -> tuple[Tensor, Tensor]:
     """The ends of a product; zero times anything finite is zero, one times anything is that."""
-    al, ah, bl, bh = torch.broadcast_tensors(*a.parts[:2], *b.parts[:2])
+    al, ah, bl, bh = _ends(a, b)
     four = torch.stack([al * bl, al * bh, ah * bl, ah * bh])
     low, high = below(four.amin(0)), above(four.amax(0))
     for xl, xh, yl, yh in ((al, ah, bl, bh), (bl, bh, al, ah)):
         unit, null = (xl == 1) & (xh == 1), (xl == 0) & (xh == 0) & yl.isfinite() & yh.isfinite()
-        low, high = torch.where(unit, yl, torch.where(null, 0.0, low)), torch.where(unit, yh, torch.where(null, 0.0, high))
+        low, high = (
+            torch.where(unit, yl, torch.where(null, 0.0, low)),
+            torch.where(unit, yh, torch.where(null, 0.0, high)),
+        )
     return low, high
 
 
@@ -110,7 +119,7 @@ def div(d: Domain, x: Any, y: Any, rounding_mode: str | None = None) -> Box:
     if rounding_mode is not None:
         raise NoBound("no rounding bound is known for a quotient that is rounded to a whole number")
     a, b = d.lift(x), d.lift(y)
-    al, ah, bl, bh = torch.broadcast_tensors(*a.parts[:2], *b.parts[:2])
+    al, ah, bl, bh = _ends(a, b)
     machine = below(torch.where(bl > 0, bl, torch.where(bh < 0, -bh, 0.0)) - b.parts[2])
     if bool((machine <= 0).any()):
         d.reason = d.reason or "a divisor may be zero"
@@ -202,25 +211,19 @@ def mean(d: Domain, x: Any, dim: Axes = None, keepdim: bool = False, dtype: torc
 # -- Truth values, choices and extremes
 
 
-def _verdict(d: Domain, yes: Tensor, no: Tensor, sure: Tensor) -> Box:
-    """What the exact evaluation says, `yes`, `no` or either, and where the machine must agree."""
-    return Box(d, [x.to(torch.float64) for x in (yes, ~no, ~(sure & (yes | no)))], "bool")
-
-
 @rule("lt")
 def less(d: Domain, x: Any, y: Any) -> Box:
     """What the exact evaluation decides, and whether the machine must decide so too."""
     (al, ah, ae), (bl, bh, be) = d.lift(x).parts, d.lift(y).parts
     sure = (above(ah + ae) < below(bl - be)) | (below(al - ae) >= above(bh + be)) | ((ae == 0) & (be == 0))
-    return _verdict(d, ah < bl, al >= bh, sure)
+    yes, no = ah < bl, al >= bh
+    return Box(d, [x.to(torch.float64) for x in (yes, ~no, ~(sure & (yes | no)))], "bool")
 
 
 @rule("eq")
 def equal(d: Domain, x: Any, y: Any) -> Box:
-    """As `less`; equal only where both are points."""
-    (al, ah, ae), (bl, bh, be) = d.lift(x).parts, d.lift(y).parts
-    apart = (above(ah + ae) < below(bl - be)) | (above(bh + be) < below(al - ae))
-    return _verdict(d, (al == ah) & (bl == bh) & (al == bl), (ah < bl) | (bh < al), apart | ((ae == 0) & (be == 0)))
+    """Neither is less."""
+    return both(d, negated(d, less(d, x, y)), negated(d, less(d, y, x)))
 
 
 @rule("logical_not", "bitwise_not")
@@ -317,7 +320,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor], fl
     "expm1": (torch.expm1, lambda low, high, err: torch.exp(high + err), ULPS),
     "log": (_within(torch.log, 0), lambda low, high, err: _inverse(low - err), ULPS),
     "log1p": (_within(torch.log1p, -1), lambda low, high, err: _inverse(below(1 + low) - err), ULPS),
-    "sqrt": (lambda x: torch.sqrt(x.clamp(min=0.0)), lambda low, high, err: _inverse(torch.sqrt(torch.maximum(low, err))), 1.0),
+    "sqrt": (
+        lambda x: torch.sqrt(x.clamp(min=0.0)),
+        lambda low, high, err: _inverse(torch.sqrt(torch.maximum(low, err))),
+        1.0,
+    ),
     "tanh": (torch.tanh, lambda *x: (1 - torch.tanh(_nearest(*x)) ** 2 + WIDE).clamp(max=1.0), ULPS),
     "sigmoid": (torch.sigmoid, _sigmoid_slope, 2 * ULPS),
     "erf": (torch.erf, lambda *x: 1.1283791670955128 * torch.exp(-(_nearest(*x) ** 2)), ULPS),
@@ -373,7 +380,9 @@ def raised(d: Domain, x: Any, n: float) -> Box:
     least, most = ends.amin(0), ends.amax(0)
     least = torch.where((low < 0) & (high > 0), 0.0, least) if natural and n % 2 == 0 else least
     reach = torch.maximum(low.abs(), high.abs()) + err
-    slope = abs(n) * torch.where(positive, torch.maximum((low - err).abs() ** (n - 1), reach ** (n - 1)), reach ** (n - 1))
+    slope = abs(n) * torch.where(
+        positive, torch.maximum((low - err).abs() ** (n - 1), reach ** (n - 1)), reach ** (n - 1)
+    )
     known = positive | natural
     least, most = (torch.where(known, end, torch.nan) for end in (least - least.abs() * WIDE, most + most.abs() * WIDE))
     return _function(d, "pow", least, most, torch.where(err == 0, 0.0, slope * err * (1 + WIDE)), 2 * ULPS)

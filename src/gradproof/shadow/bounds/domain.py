@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ SLACK = 1 + 2.0**-47
 TINY = 2.0**-1000
 Key = tuple[str, Location]
 Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
 """What an operator computes, by its name, or by its name and overload: on a domain and the operator's arguments."""
 
@@ -44,10 +45,10 @@ class NoBound(Exception):
     """No bound is known for a value: why. Never a verdict."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[F], F]:
     """The function is the rule of these operators."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: F) -> F:
         RULES.update(dict.fromkeys(names, function))
         return function
 
@@ -64,19 +65,19 @@ class Box(Tensor):
     domain: Domain
     parts: tuple[Tensor, Tensor, Tensor]
     format: str
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
         """An array of the shape of its parts."""
         kind = torch.bool if format == "bool" else torch.float64
-        made = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)  # type: ignore[attr-defined]
-        made.domain, made.parts, made.format = domain, tuple(parts), format
+        made = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
+        made.domain, made.parts, made.format = domain, tuple(parts), format  # type: ignore[attr-defined]
         found: Box = made
         return found
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
         domain = next(x.domain for x in tree_leaves((args, kwargs)) if isinstance(x, Box))
         return domain.operate(func, args, kwargs or {})
 
@@ -119,8 +120,8 @@ class Radius:
 class Domain:
     """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing.
 
-    `ranges`: of leaves, by their name or kind. `scale`: a factor on every charge. `results`: what the machine's operator
-    made. `reason`: why an element is unknown.
+    `ranges`: of leaves, by their name or kind. `scale`: a factor on every charge. `results`: what the machine's
+    operator made. `reason`: why an element is unknown.
     """
 
     def __init__(
@@ -254,7 +255,11 @@ def moved(function: Any) -> Rule:
         format = common_format([x for x in tree_leaves(given) if isinstance(x, Box)])
         each = [tree_map(partial(part, at=at), given) for at in range(3)]
         made = [function(*args, **kwargs) for args, kwargs in each]
-        return Box(d, made, format) if isinstance(made[0], Tensor) else [Box(d, m, format) for m in zip(*made)]
+        return (
+            Box(d, made, format)
+            if isinstance(made[0], Tensor)
+            else [Box(d, m, format) for m in zip(*made, strict=True)]
+        )
 
     return run
 

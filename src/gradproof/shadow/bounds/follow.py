@@ -28,7 +28,18 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gradproof.shadow.bounds import kernels as kernels
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, Key, NoBound, Rule, narrower
 from gradproof.shadow.bounds.memory import (
-    FLOATS, aside, certain, common, flat, inside, numbers_of, odd, stored, strided, trainable, whole,
+    FLOATS,
+    aside,
+    certain,
+    common,
+    flat,
+    inside,
+    numbers_of,
+    odd,
+    stored,
+    strided,
+    trainable,
+    whole,
 )  # fmt: skip
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
@@ -84,8 +95,8 @@ class Seen:
 class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bounds what runs inside `with run.running():`; the observations are in `seen`.
 
-    `rules`: of the operators, instead of `RULES`. `lost`: why nothing is bounded. `outside`: the operators whose results
-    were not inside their enclosures, each with its line.
+    `rules`: of the operators, instead of `RULES`. `lost`: why nothing is bounded. `outside`: the operators whose
+    results were not inside their enclosures, each with its line.
     """
 
     def __init__(self, domain: Domain, rules: Mapping[str, Rule] | None = None) -> None:
@@ -115,7 +126,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
             torch._C._set_mkldnn_enabled(False)
             stack.enter_context(replaced(Optimizer, "add_param_group", add_param_group))
-            stack.enter_context(calls(self))
+            engine: Any = self
+            stack.enter_context(calls(engine))
             stack.enter_context(steps(self.before_step, self.after_step))
             stack.enter_context(removed(nn.modules.module.register_module_forward_pre_hook(self._forward)))
             stack.enter_context(self)
@@ -290,15 +302,14 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._hold(tensor, Lost(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
         return out
 
-    def _bounded(
-        self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str
-    ) -> str:
+    def _bounded(self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str) -> str:
         """Put the enclosures of the results where they are; why they have none, or nothing."""
         made, location = tensors_in(results), self.location()
         try:
             self.domain.begin((spec.name, location), formats, results)
             fits = "" if spec.function in (*CASTS, *MOVED) else computes
-            values = self._apply(spec, *tree_map(lambda arg: self._lifted(arg, fits), given), len(made))
+            args, kwargs = tree_map(lambda arg: self._lifted(arg, fits), given)
+            values = self._apply(spec, args, kwargs, len(made))
             for tensor, value in zip(made, values, strict=True):
                 self._store(tensor, value)
         except NoBound as error:
@@ -322,9 +333,19 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not each:
                 found = rule(d, *args, **kwargs)
             else:
-                lists = [([own(a, at) for a in args], {n: own(v, at) for n, v in kwargs.items()}) for at in range(count)]
+                lists = [
+                    ([own(a, at) for a in args], {n: own(v, at) for n, v in kwargs.items()}) for at in range(count)
+                ]
                 found = [rule(d, *mine, **named) for mine, named in lists]
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise NoBound(f"its rule does not know these arguments ({type(error).__name__}: {error})") from error
         values = [v for v in tree_leaves(found) if v is not None]
         if len(values) != count:

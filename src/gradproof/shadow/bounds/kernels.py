@@ -1,8 +1,8 @@
 """Kernels that compute something else than their formula, which is equal over the reals.
 
 A softmax shifted by its maximum, a variance by running updates: aten/src/ATen/native/cpu (SoftMaxKernel.cpp,
-layer_norm_kernel.cpp, moments_utils.h) of PyTorch and their counterparts in native/cuda. Where kernels differ, the bound
-covers each.
+layer_norm_kernel.cpp, moments_utils.h) of PyTorch and their counterparts in native/cuda. Where kernels differ, the
+bound covers each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAR = 120.0
 """A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""
 
 
-def either(a: Box, b: Box) -> Box:
+def either(a: Any, b: Any) -> Box:
     """Two algorithms for the same exact value, of which the kernel runs one: the larger error."""
     (al, ah, ae), (bl, bh, be) = a.parts, b.parts
     low, high = torch.maximum(al, bl), torch.minimum(ah, bh)
@@ -94,7 +94,7 @@ def log_softmax(d: Domain, x: Box, dim: int, half_to_float: bool = False) -> Box
     own = s.relative + 2 * ULPS * d.u * log_n + d.u * (2 * s.magnitude + 3 * size) * SLACK
     away = err + s.worst + torch.where(s.dead, 0.0, own + 2 * d.eta)
     d.charge(torch.where(s.dead, 0.0, own))
-    return d.made(*(torch.where(s.dead, -torch.inf, end) for end in (low, high)), away)
+    return d.made(torch.where(s.dead, -torch.inf, low), torch.where(s.dead, -torch.inf, high), away)
 
 
 @rule("_softmax_backward_data")
@@ -105,7 +105,7 @@ def softmax_backward(d: Domain, grad: Any, out: Any, dim: int, dtype: Any = None
     return either(y * (g - total), g * y - y * total)
 
 
-def moments(d: Domain, x: Box) -> tuple[Box, Box]:
+def moments(d: Domain, x: Any) -> tuple[Box, Box]:
     """Mean and biased variance along the last axis: two passes, or updates one element or one chunk at a time.
 
     A running mean is contracted by (1 - 1/k) at the k-th update, which adds at most u M + 4 u M / k for M = max |x|:
@@ -114,7 +114,7 @@ def moments(d: Domain, x: Box) -> tuple[Box, Box]:
     """
     n = x.shape[-1]
     mean = x.mean([-1], True)
-    centred = x - mean
+    centred: Any = x - mean
     variance = (centred * centred).mean([-1], True)
     err = x.parts[2]
     most = (x.size_of + err).amax(-1, True)
@@ -125,7 +125,7 @@ def moments(d: Domain, x: Box) -> tuple[Box, Box]:
     return _at_least(mean, running), _at_least(variance.clamp(min=0.0), away)
 
 
-def _at_least(x: Box, err: Tensor) -> Box:
+def _at_least(x: Any, err: Tensor) -> Box:
     """The same value, of which the machine's may be farther off."""
     return Box(x.domain, (*x.parts[:2], torch.maximum(x.parts[2], err)), x.format)
 

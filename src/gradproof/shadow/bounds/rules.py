@@ -2,8 +2,8 @@
 
 An operator of `MOVED` moves numbers: it runs on each component of its arguments. One of `DECOMPOSED` computes what
 torch's own decomposition of it says: one rounding an operation at most, with products and quotients in any association,
-sums in any order and multiply-adds fused or not. The others have a rule here, in `bounds.arithmetic`, or, where a kernel
-computes something else that is equal over the reals, in `bounds.kernels`. Every other operator has no bound.
+sums in any order and multiply-adds fused or not. The others have a rule here, in `bounds.arithmetic`, or, where a
+kernel computes something else that is equal over the reals, in `bounds.kernels`. Every other operator has no bound.
 """
 
 from __future__ import annotations
@@ -16,8 +16,26 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from gradproof.shadow.bounds.arithmetic import (
-    ERF, FUNCTIONS, ULPS, Axes, add, amax, bounded, div, equal, function, larger, less, mul, neg, negated, smaller, sub,
-    total, truth, where,
+    ERF,
+    FUNCTIONS,
+    ULPS,
+    Axes,
+    add,
+    amax,
+    bounded,
+    div,
+    equal,
+    function,
+    larger,
+    less,
+    mul,
+    neg,
+    negated,
+    smaller,
+    sub,
+    total,
+    truth,
+    where,
 )  # fmt: skip
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, NoBound, Rule, moved, rule
 
@@ -32,25 +50,23 @@ ASSUMED = (
     "are numbers that leave torch and come back, through NumPy or a file",
 )
 ATEN: Any = torch.ops.aten
-MOVED = frozenset(
-    """
+MOVEMENTS = """
 cat stack index index_select gather masked_select select_backward slice_backward diagonal_backward select_scatter
 slice_scatter diagonal_scatter as_strided_scatter repeat roll flip rot90 tril triu take index_copy expand_copy view_copy
 permute_copy transpose_copy t_copy unsqueeze_copy squeeze_copy slice_copy select_copy unbind_copy split_copy
 split_with_sizes_copy alias_copy detach_copy _reshape_copy unsafe_split unsafe_split_with_sizes embedding diag_embed
 _unsafe_view
-""".split()
-)
-DECOMPOSED = frozenset(
-    """
+"""
+MOVED = frozenset(MOVEMENTS.split())
+DECOMPOSED = """
 gelu gelu_backward silu silu_backward softplus softplus_backward elu elu_backward leaky_relu leaky_relu_backward
 hardtanh_backward hardsigmoid hardswish hardswish_backward threshold threshold_backward sigmoid_backward tanh_backward
 mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
 binary_cross_entropy_with_logits log_sigmoid_forward nll_loss_forward nll_loss2d_forward nll_loss_backward
 nll_loss2d_backward mv addmv dot vdot addmm baddbmm native_dropout_backward lerp norm linalg_vector_norm
-_log_softmax_backward_data
-""".split()
-)
+_log_softmax_backward_data log_sigmoid_backward celu mish mish_backward binary_cross_entropy
+binary_cross_entropy_backward
+"""
 
 
 def decomposed(name: str) -> Rule:
@@ -63,6 +79,8 @@ def decomposed(name: str) -> Rule:
 
 SIXTH = 0.16666667163372040
 """One sixth in float32, by which kernels of every format multiply."""
+
+
 def clamp(d: Domain, x: Any, min: Any = None, max: Any = None) -> Box:
     """Between two bounds, numbers or tensors."""
     low = d.lift(x) if min is None else larger(d, x, min)
@@ -91,11 +109,11 @@ def chosen(d: Domain, x: Box, dim: int) -> Any:
 
 
 RULES.update({name: moved(getattr(ATEN, name)) for name in MOVED if hasattr(ATEN, name)})
-RULES.update({name: decomposed(name) for name in DECOMPOSED})
+RULES.update({name: decomposed(name) for name in DECOMPOSED.split()})
 RULES.update({name: function(name) for name in FUNCTIONS})
 RULES.update({"sin": bounded(torch.sin), "cos": bounded(torch.cos)})
 RULES.update({
-    **dict.fromkeys(["clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "conj_physical"], lambda d, x, **named: d.lift(x)),
+    **dict.fromkeys(["clone", "lift_fresh", "lift_fresh_copy", "conj_physical"], lambda d, x, **named: d.lift(x)),
     "_reshape_alias": lambda d, x, shape, *rest: x.reshape(shape),
     **dict.fromkeys(["copy", "fill"], lambda d, x, value, *rest: d.lift(value).expand(x.shape)),
     "zero": lambda d, x: d.lift(torch.zeros(x.shape, dtype=torch.float64)),
@@ -103,7 +121,7 @@ RULES.update({
     "ge": lambda d, x, y: negated(d, less(d, x, y)), "ne": lambda d, x, y: negated(d, equal(d, x, y)),
     "rsub": lambda d, x, y, alpha=1: sub(d, y, x, alpha), "reciprocal": lambda d, x: div(d, 1.0, x),
     "abs": lambda d, x: larger(d, x, neg(d, x)), "relu": lambda d, x: larger(d, x, 0.0),
-    "sign": lambda d, x: where(d, x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0)),
+    **dict.fromkeys(["sign", "sgn"], lambda d, x: where(d, x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0))),
     "log2": lambda d, x: div(d, torch.log(x), torch.log(d.lift(2.0))),
     "addcmul": lambda d, x, y, z, value=1: add(d, x, mul(d, mul(d, y, z), value)),
     "addcdiv": lambda d, x, y, z, value=1: add(d, x, div(d, mul(d, y, value), z)),
@@ -113,7 +131,8 @@ RULES.update({
     "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
     "amin": amin, "max": extreme(amax), "min": extreme(amin),
     "index_fill": lambda d, x, dim, index, value: moved(ATEN.index_fill)(d, x, dim, index, d.lift(value)),
-    "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim), "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
+    "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim),
+    "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
 })  # fmt: skip
 
 
