@@ -12,7 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.shadow.bounds.domain import SLACK, Box, Domain, NoBound, above, below, common_format, infinite, rule
+from gradproof.shadow.bounds.domain import (
+    RULES,
+    SLACK,
+    Box,
+    Domain,
+    NoBound,
+    Rule,
+    above,
+    below,
+    common_format,
+    infinite,
+    rule,
+)
 
 WIDE = 2.0**-45
 LEAST = 1e-300
@@ -294,6 +306,29 @@ def amax(d: Domain, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
     return Box(d, [p.amax(axes, keepdim) for p in x.parts], x.format)
 
 
+@rule("clamp")
+def clamp(d: Domain, x: Any, min: Any = None, max: Any = None) -> Box:
+    """Between two bounds, numbers or tensors."""
+    low = d.lift(x) if min is None else larger(d, x, min)
+    return low if max is None else smaller(d, low, max)
+
+
+@rule("amin")
+def amin(d: Domain, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
+    """The smallest along axes."""
+    return neg(d, amax(d, neg(d, x), dim, keepdim))
+
+
+def extreme(f: Callable[..., Box]) -> Rule:
+    """The rule of an extreme of all, or along an axis with the places where the machine found it."""
+
+    def run(d: Domain, x: Box, dim: int | None = None, keepdim: bool = False) -> Any:
+        found = f(d, x, dim, keepdim)
+        return found if dim is None else (found, d.results[1])
+
+    return run
+
+
 # -- Functions
 
 
@@ -386,3 +421,8 @@ def raised(d: Domain, x: Any, n: float) -> Box:
     known = positive | natural
     least, most = (torch.where(known, end, torch.nan) for end in (least - least.abs() * WIDE, most + most.abs() * WIDE))
     return _function(d, "pow", least, most, torch.where(err == 0, 0.0, slope * err * (1 + WIDE)), 2 * ULPS)
+
+
+RULES.update({name: function(name) for name in FUNCTIONS} | {"sin": bounded(torch.sin), "cos": bounded(torch.cos)})
+RULES.update({"max": extreme(amax), "min": extreme(amin), "clamp_min": larger, "clamp_max": smaller})
+RULES["reciprocal"] = lambda d, x: div(d, 1.0, x)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -71,10 +71,9 @@ class Box(Tensor):
     def __new__(cls, domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
         """An array of the shape of its parts."""
         kind = torch.bool if format == "bool" else torch.float64
-        made = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
-        made.domain, made.parts, made.format = domain, tuple(parts), format  # type: ignore[attr-defined]
-        found: Box = made
-        return found
+        found: Any = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
+        found.domain, found.parts, found.format = domain, tuple(parts), format
+        return cast("Box", found)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
@@ -97,6 +96,11 @@ class Box(Tensor):
         """Where the value is known, and the machine has it."""
         low, high, err = self.parts
         return (low == high) & (err == 0)
+
+    def around(self, numbers: Tensor) -> bool:
+        """Whether numbers of the machine lie in their enclosures."""
+        low, high, err = self.parts
+        return bool(((numbers >= low - err) & (numbers <= high + err)).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.bounds import kernels as kernels
-from gradproof.shadow.bounds.domain import RULES, Box, Domain, Key, NoBound, Rule, narrower
-from gradproof.shadow.bounds.memory import (
-    FLOATS,
-    aside,
-    certain,
-    common,
-    flat,
-    inside,
-    numbers_of,
-    odd,
-    stored,
-    strided,
-    trainable,
-    whole,
-)  # fmt: skip
+from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, narrower
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
 from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, spec_of, tensors_in
@@ -49,19 +35,13 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
 from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
-from gradproof.shadow.whole.unseen import calls, removed, replaced, steps
+from gradproof.shadow.whole.unseen import calls, plain, removed, replaced, steps
 
+FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
 UNKNOWN = "no bound is known for its kernel"
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A value without a bound: why."""
-
-    why: str
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +53,7 @@ class BoundedStorage:
     """
 
     weak: Any
-    value: Box | Lost | None = None
+    value: Box | NoBound | None = None
     dtype: torch.dtype | None = None
     checksum: Tensor | None = None
     memory: range = range(0)
@@ -88,7 +68,7 @@ class Seen:
 
     kind: str
     location: Location
-    values: dict[str, Box | Lost] = field(default_factory=dict)
+    values: dict[str, Box | NoBound] = field(default_factory=dict)
     numbers: dict[str, tuple[str, Tensor]] = field(default_factory=dict)
 
 
@@ -246,7 +226,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _alive(self, tensor: Tensor) -> bool:
         """Whether the storage of a tensor is followed."""
-        return stored(tensor) and self._of(tensor).value is not None
+        return not odd(tensor) and self._of(tensor).value is not None
 
     def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
@@ -293,13 +273,13 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not tensors_in(results):
                 results = [spec.argument(at, args, kwargs) for at in spec.written]
             made = tensors_in(results)
-            why = next((v.why for v in tree_leaves(given) if isinstance(v, Lost)), "")
+            why = next((str(v) for v in tree_leaves(given) if isinstance(v, NoBound)), "")
             if not why:
                 formats = [FLOATS.get(t.dtype, "") for t in made if t.is_floating_point()]
                 formats += [computes] if computes and (spec.results or not formats) else []
                 why = self._bounded(spec, given, results, formats, computes)
             for tensor in [*made, *own] if why else [t for t in own if not any(t is one for one in made)]:
-                self._hold(tensor, Lost(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
+                self._hold(tensor, NoBound(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
         return out
 
     def _bounded(self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str) -> str:
@@ -394,8 +374,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         at = tensor.untyped_storage().data_ptr()
         return any(at in held.memory and not held.weak.expired() for held in self.held.values())
 
-    def _hold(self, tensor: Tensor, value: Box | Lost) -> None:
-        if not stored(tensor):
+    def _hold(self, tensor: Tensor, value: Box | NoBound) -> None:
+        if odd(tensor):
             self.lose(f"a tensor of the {tensor.layout} layout")
             return
         held, storage = self._of(tensor), tensor.untyped_storage()
@@ -413,27 +393,75 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held, truth = self._of(tensor), tensor.dtype is torch.bool and isinstance(value, Box) and value.format == "bool"
         if not isinstance(value, Box) or not (tensor.is_floating_point() or truth):
             held.value = None
-            if isinstance(value, Box) and not certain(value):
+            low, high, err = value.parts if isinstance(value, Box) else (torch.zeros(()),) * 3
+            if not torch.equal((low - err).trunc(), (high + err).trunc()):
                 op, location = self.domain.key
-                self._hold(tensor, Lost(f"{location}: {op}: rounding may make another integer"))
+                self._hold(tensor, NoBound(f"{location}: {op}: rounding may make another integer"))
             return
         if not truth:
             value = self.domain.stored(value, FLOATS[tensor.dtype])
         value = value.expand(tensor.shape)
-        if not truth and not inside(numbers_of(tensor), value):
+        if not truth and not value.around(numbers_of(tensor)):
             self.outside.append(self.domain.key)
-        if whole(tensor):
+        if tensor.numel() == flat(tensor).numel() and tensor.is_contiguous():
             self._hold(tensor, value.reshape(-1))
             return
         numbers = numbers_of(flat(tensor))
         around = (numbers, numbers, torch.zeros_like(numbers)) if held.value is None else held.value
-        if isinstance(around, Lost):
+        if isinstance(around, NoBound):
             self._hold(tensor, around)
             return
         copies = [part.clone() for part in (around.parts if isinstance(around, Box) else around)]
         for copy, part in zip(copies, value.parts, strict=True):
             strided(copy, tensor).copy_(part)
         self._hold(tensor, Box(self.domain, copies, value.format))
+
+
+# -- Tensors
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """The mode's own use of tensors."""
+    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+def odd(tensor: Tensor) -> bool:
+    """Whether a tensor has no storage of real numbers of its own."""
+    return not plain(tensor) or tensor.is_complex()
+
+
+def trainable(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd that requires gradients, and no view of one."""
+    view = tensor._base is not None and tensor._base.requires_grad
+    return tensor.requires_grad and not view and tensor.is_leaf
+
+
+def common(tensors: Sequence[Tensor]) -> str:
+    """The format in which an operator on these computes: the widest of tensors with dimensions, else of all."""
+    floats = [t for t in tensors if t.dtype in FLOATS]
+    names = [FLOATS[t.dtype] for t in floats if t.dim()] or [FLOATS[t.dtype] for t in floats]
+    if {"float16", "bfloat16"} <= set(names):
+        names.append("float32")
+    return next((name for name in FORMATS if name in names), "")
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    """A copy of a tensor's numbers in float64."""
+    return tensor.detach().to("cpu", torch.float64, copy=True)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The whole storage of a tensor, in one dimension."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+
+
+def strided(part: Tensor, tensor: Tensor) -> Tensor:
+    """The elements of a flat array at which a tensor is, as a view."""
+    return part.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | None = None) -> Follow:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.bounds.domain import Box, Domain, Key, Radius, Rule
+from gradproof.shadow.bounds.domain import Box, Domain, Key, NoBound, Radius, Rule
 from gradproof.shadow.bounds.follow import Follow, Seen, follow
-from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import RANGE
 
@@ -109,14 +108,14 @@ def _entry(
     }  # fmt: skip
     wide, point = seen.values[name], exact.values[name]
     if not isinstance(wide, Box) or not isinstance(point, Box):
-        return made | {"reason": getattr(wide, "why", "") or getattr(point, "why", "")}
+        return made | {"reason": str(wide if isinstance(wide, NoBound) else point)}
     bound = bounds[which]
     parts = [(key, _share(bound, lost.get(which, bound))) for key, lost in shares.items()]
     parts.sort(key=lambda pair: -pair[1])
     return made | {
         "bound": bound,
         "measured": largest(torch.maximum(numbers - point.parts[0], point.parts[1] - numbers)),
-        "within": sound and inside(numbers, wide) and inside(exact.numbers[name][1], point),
+        "within": sound and wide.around(numbers) and point.around(exact.numbers[name][1]),
         "top": [{"op": key[0], "location": str(key[1]), "share": share} for key, share in parts[:TOP] if share > 0],
     }
 
