@@ -223,10 +223,9 @@ def test_views_and_writes_in_place_alias() -> None:
     run = follow(step, RUN, Domain())
     assert run.lost == ""
     assert run.outside == []
-    for seen in run.seen:
-        for name, value in seen.values.items():
-            assert isinstance(value, Box)
-            assert value.around(seen.numbers[name][1])
+    for seen in run.seen.values():
+        assert isinstance(seen.value, Box)
+        assert seen.value.around(seen.numbers)
 
 
 def test_ranges_are_by_kind_and_name() -> None:

@@ -38,7 +38,7 @@ Key = tuple[str, Location]
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
-"""What an operator computes, by its name, or by its name and overload: on a domain and the operator's arguments."""
+"""What an operator computes, by its name: on a domain and the operator's arguments."""
 
 
 class NoBound(Exception):
@@ -159,8 +159,9 @@ class Domain:
 
     def rule(self, spec: Spec) -> Rule | None:
         """The rule of an operator."""
-        plain = spec.name.removeprefix("aten.").removeprefix("prims.")
-        return self.rules.get(plain, self.rules.get(spec.function.removeprefix("prims.")))
+        name = spec.function.removeprefix("prims.")
+        single = self.rules.get(name.removeprefix("_foreach_"))
+        return self.rules.get(name) or (each(single) if single and name.startswith("_foreach_") else None)
 
     def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator on enclosures. Raises NoBound where it has no rule."""
@@ -264,6 +265,20 @@ def moved(function: Any) -> Rule:
             if isinstance(made[0], Tensor)
             else [Box(d, m, format) for m in zip(*made, strict=True)]
         )
+
+    return run
+
+
+def each(single: Rule) -> Rule:
+    """The rule of an operator on lists of tensors, which is the same operator on each."""
+
+    def run(d: Domain, first: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        def own(arg: Any, at: int) -> Any:
+            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (len(first),))
+            return arg[at] if by_element else arg
+
+        given = [([own(a, i) for a in args], {n: own(v, i) for n, v in kwargs.items()}) for i in range(len(first))]
+        return [single(d, one, *rest, **named) for one, (rest, named) in zip(first, given, strict=True)]
 
     return run
 

@@ -16,7 +16,7 @@ import io
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,7 +41,6 @@ FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
-UNKNOWN = "no bound is known for its kernel"
 
 
 @dataclass(slots=True, eq=False)
@@ -62,14 +61,18 @@ class BoundedStorage:
     buffer: str = ""
 
 
-@dataclass(slots=True)
-class Seen:
-    """The gradients that a step was given (`grad`), or the weights after it (`weight`): enclosures, and numbers."""
+Which = tuple[str, int, str]
+"""What a step was given (`grad`), or left (`weight`); the step from 1; the parameter."""
 
-    kind: str
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A gradient that a step was given, or a weight after it: its enclosures and its numbers."""
+
     location: Location
-    values: dict[str, Box | NoBound] = field(default_factory=dict)
-    numbers: dict[str, tuple[str, Tensor]] = field(default_factory=dict)
+    value: Box | NoBound
+    dtype: str
+    numbers: Tensor
 
 
 class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,12 +87,13 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.domain = domain
         self.domain.rules = RULES if rules is None else rules
         self.lost, self.outside = "", list[Key]()
-        self.seen: list[Seen] = []
+        self.seen: dict[Which, Seen] = {}
         self.held: dict[int, BoundedStorage] = {}
         self.names: dict[int, tuple[Tensor, str]] = {}
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.optimized: set[int] = set()
-        self.stepping: tuple[Optimizer, int] | None = None
+        self.stepping: Optimizer | None = None
+        self.steps = 0
         self.calls: list[Location] = []
         self.afterwards: list[Any] = []
 
@@ -147,34 +151,32 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ended(self, found: Any) -> None:
         """A backward pass has ended. One inside of a step is a closure's: the step applies what it leaves."""
         if self.stepping is not None:
-            optimizer, at = self.stepping
-            self.seen[at] = self._gradients(optimizer)
+            self._gradients(self.stepping)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
-        self.stepping = optimizer, len(self.seen)
-        self.seen.append(self._gradients(optimizer))
+        self.stepping = optimizer
+        self.steps += 1
+        self._gradients(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self.stepping = None
-        self.seen.append(self._observed("weight", [(p, p) for p in params_of(optimizer)]))
+        self._observe("weight", [(p, p) for p in params_of(optimizer)])
 
-    def _gradients(self, optimizer: Optimizer) -> Seen:
-        return self._observed("grad", [(p, p.grad) for p in params_of(optimizer) if p.grad is not None])
+    def _gradients(self, optimizer: Optimizer) -> None:
+        self._observe("grad", [(p, p.grad) for p in params_of(optimizer) if p.grad is not None])
 
-    def _observed(self, kind: str, tensors: Sequence[tuple[Tensor, Tensor]]) -> Seen:
-        found = Seen(kind, self.location())
+    def _observe(self, kind: str, tensors: Sequence[tuple[Tensor, Tensor]]) -> None:
         with aside():
             for parameter, tensor in tensors:
                 if odd(tensor):
                     self.lose(f"a tensor of {tensor.layout} and {tensor.dtype}")
-                    break
-                name = self.name(parameter)
-                self.domain.begin(("", found.location), [FLOATS.get(tensor.dtype, "")])
-                found.values[name] = self._lifted(self.read(tensor))
-                found.numbers[name] = (str(tensor.dtype).removeprefix("torch."), numbers_of(tensor))
-        return found
+                    return
+                where, dtype = self.location(), str(tensor.dtype).removeprefix("torch.")
+                self.domain.begin(("", where), [FLOATS.get(tensor.dtype, "")])
+                found = Seen(where, self._lifted(self.read(tensor)), dtype, numbers_of(tensor))
+                self.seen[kind, self.steps, self.name(parameter)] = found
 
     def lose(self, why: str) -> None:
         """Bound nothing more: why, and the line."""
@@ -289,48 +291,20 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.domain.begin((spec.name, location), formats, results)
             fits = "" if spec.function in (*CASTS, *MOVED) else computes
             args, kwargs = tree_map(lambda arg: self._lifted(arg, fits), given)
-            values = self._apply(spec, args, kwargs, len(made))
+            rule = self.domain.rule(spec)
+            if rule is None:
+                raise NoBound("no bound is known for its kernel")
+            values = [v for v in tree_leaves(rule(self.domain, *args, **kwargs)) if v is not None]
+            if len(values) != len(made):
+                raise NoBound(f"the rule gives {len(values)} results, and the operator {len(made)}")
             for tensor, value in zip(made, values, strict=True):
                 self._store(tensor, value)
         except NoBound as error:
             return f"{location}: {spec.name}: {error}"
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            return f"{location}: {spec.name}: its rule does not know these arguments ({what})"
         return ""
-
-    def _apply(self, spec: Spec, args: Any, kwargs: Any, count: int) -> list[Any]:
-        """The results of the rule of an operator; one on lists of tensors is the same operator on each."""
-        rule, d = self.domain.rule(spec), self.domain
-        each = rule is None and spec.function.startswith("_foreach_")
-        if each:
-            rule = d.rules.get(spec.function.removeprefix("_foreach_"))
-        if rule is None:
-            raise NoBound(UNKNOWN)
-
-        def own(arg: Any, at: int) -> Any:
-            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (count,))
-            return arg[at] if by_element else arg
-
-        try:
-            if not each:
-                found = rule(d, *args, **kwargs)
-            else:
-                lists = [
-                    ([own(a, at) for a in args], {n: own(v, at) for n, v in kwargs.items()}) for at in range(count)
-                ]
-                found = [rule(d, *mine, **named) for mine, named in lists]
-        except (
-            ArithmeticError,
-            AssertionError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise NoBound(f"its rule does not know these arguments ({type(error).__name__}: {error})") from error
-        values = [v for v in tree_leaves(found) if v is not None]
-        if len(values) != count:
-            raise NoBound(f"the rule gives {len(values)} results, and the operator {count}")
-        return values
 
     # Memory
 
