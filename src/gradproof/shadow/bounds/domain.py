@@ -86,16 +86,15 @@ class Box(Tensor):
         return torch.maximum(self.parts[0].abs(), self.parts[1].abs())
 
     @property
-    def none(self) -> Tensor:
-        """Where machine and exact value are zero for certain."""
-        low, high, err = self.parts
-        return (low == 0) & (high == 0) & (err == 0)
-
-    @property
     def sharp(self) -> Tensor:
         """Where the value is known, and the machine has it."""
         low, high, err = self.parts
         return (low == high) & (err == 0)
+
+    @property
+    def none(self) -> Tensor:
+        """Where machine and exact value are zero for certain."""
+        return self.sharp & (self.parts[0] == 0)
 
     def around(self, numbers: Tensor) -> bool:
         """Whether numbers of the machine lie in their enclosures."""
@@ -166,14 +165,15 @@ class Domain:
     def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator on enclosures. Raises NoBound where it has no rule."""
         spec = spec_of(func)
-        found = None if spec is None else self.rule(spec)
-        if found is not None:
+        if spec is None or spec.written:
+            raise NoBound(f"no bound is known for {func}")
+        if (found := self.rule(spec)) is not None:
             return found(self, *args, **kwargs)
-        if spec is not None and spec.base in SHAPE_ONLY:
-            return func(*tree_map(_low, args), **kwargs)
-        if spec is not None and spec.composite:
+        if spec.base in SHAPE_ONLY:
+            return func(*tree_map(lambda x: x.parts[0] if isinstance(x, Box) else x, args), **kwargs)
+        if spec.composite:
             return func.decompose(*args, **kwargs)
-        if spec is None or not spec.view:
+        if not spec.view:
             raise NoBound(f"no bound is known for {func}")
         return moved(func)(self, *args, **kwargs)
 
@@ -238,10 +238,6 @@ class Domain:
         return Box(self, [*parts], self.format)
 
 
-def _low(x: Any) -> Any:
-    return x.parts[0] if isinstance(x, Box) else x
-
-
 def moved(function: Any) -> Rule:
     """The rule of an operator that moves numbers: it runs on each component of its arguments."""
 
@@ -260,11 +256,8 @@ def moved(function: Any) -> Rule:
         format = common_format([x for x in tree_leaves(given) if isinstance(x, Box)])
         each = [tree_map(partial(part, at=at), given) for at in range(3)]
         made = [function(*args, **kwargs) for args, kwargs in each]
-        return (
-            Box(d, made, format)
-            if isinstance(made[0], Tensor)
-            else [Box(d, m, format) for m in zip(*made, strict=True)]
-        )
+        one = isinstance(made[0], Tensor)
+        return Box(d, made, format) if one else [Box(d, parts, format) for parts in zip(*made, strict=True)]
 
     return run
 
@@ -305,9 +298,7 @@ def fits(one: str, other: str) -> bool:
 
 def common_format(boxes: Sequence[Box]) -> str:
     """A format that holds the values of all."""
-    formats = {box.format for box in boxes}
-    held = (f for f in ("bool", *reversed(FORMATS)) if all(fits(one, f) for one in formats))
-    return next(held)
+    return next(f for f in ("bool", *reversed(FORMATS)) if all(fits(box.format, f) for box in boxes))
 
 
 def narrower(one: str, other: str) -> bool:

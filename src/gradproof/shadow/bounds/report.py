@@ -73,12 +73,8 @@ def _ranges(texts: Sequence[str], names: set[str]) -> dict[str, Radius]:
 
 def _alike(one: Follow, other: Follow) -> bool:
     """Whether two runs stepped the same parameters by the same numbers."""
-    pairs = [
-        (seen.numbers.nan_to_num(), other.seen[w].numbers.nan_to_num())
-        for w, seen in one.seen.items()
-        if w in other.seen
-    ]
-    return [*one.seen] == [*other.seen] and all(torch.equal(a, b) for a, b in pairs)
+    mine, theirs = ([seen.numbers.nan_to_num() for seen in run.seen.values()] for run in (one, other))
+    return [*one.seen] == [*other.seen] and all(map(torch.equal, mine, theirs))
 
 
 def _bounds(run: Follow) -> dict[Which, float]:
