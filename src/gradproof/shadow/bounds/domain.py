@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, spec_of
+from gradproof.shadow.ops.schema import Spec, spec_of
 
 FORMATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """From the widest to the narrowest. Truth values are numbers of every format: theirs is `bool`."""
@@ -114,10 +114,8 @@ class Radius:
         """Lowest and highest number of every element, rounded outward when it is not the recorded one."""
         if self.box is not None:
             return torch.full_like(value, -abs(self.box)), torch.full_like(value, abs(self.box))
-        if self.relative == 0 and self.absolute == 0:
-            return value, value
         reach = (value.abs() * abs(self.relative) + abs(self.absolute)) * SLACK
-        return below(value - reach), above(value + reach)
+        return torch.where(reach > 0, below(value - reach), value), torch.where(reach > 0, above(value + reach), value)
 
 
 class Domain:
@@ -169,7 +167,7 @@ class Domain:
             raise NoBound(f"no bound is known for {func}")
         if (found := self.rule(spec)) is not None:
             return found(self, *args, **kwargs)
-        if spec.base in SHAPE_ONLY:
+        if spec.by_shape:
             return func(*tree_map(lambda x: x.parts[0] if isinstance(x, Box) else x, args), **kwargs)
         if spec.composite:
             return func.decompose(*args, **kwargs)
@@ -299,9 +297,3 @@ def fits(one: str, other: str) -> bool:
 def common_format(boxes: Sequence[Box]) -> str:
     """A format that holds the values of all."""
     return next(f for f in ("bool", *reversed(FORMATS)) if all(fits(box.format, f) for box in boxes))
-
-
-def narrower(one: str, other: str) -> bool:
-    """Whether a format has fewer digits than another one."""
-    found = [*FORMATS]
-    return one in found and other in found and found.index(one) > found.index(other)

@@ -26,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.bounds import kernels as kernels
-from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, narrower
+from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, fits as within
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
-from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
@@ -210,7 +210,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._operate(func, spec, args, kwargs) if followed else self._beside(func, spec, args, kwargs)
 
     def _takes_part(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
-        if spec.base in SHAPE_ONLY:
+        if spec.by_shape:
             return False
         if any(self._alive(t) for t in tensors):
             return True
@@ -232,12 +232,12 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
-        given, by_shape = tensors_in((args, kwargs)), spec.base in SHAPE_ONLY
-        learns = torch.is_grad_enabled() and not by_shape and not initialising()
+        given = tensors_in((args, kwargs))
+        learns = torch.is_grad_enabled() and not spec.by_shape and not initialising()
         if learns and any(t.requires_grad and not trainable(t) for t in given):
             self.lose("a tensor that no operator made depends on a parameter")
         with aside():
-            data = spec.function in GENERATORS or (not by_shape and any(self._data(t) for t in given))
+            data = spec.function in GENERATORS or (not spec.by_shape and any(self._data(t) for t in given))
         out = func(*args, **kwargs)
         with aside():
             for tensor in (t for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
@@ -359,7 +359,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _lifted(self, arg: Any, fits: str = "") -> Any:
         """What was read, in the format of the operator: an enclosure of a wider one is rounded, where it computes."""
         if isinstance(arg, Box):
-            return self.domain.stored(arg, fits) if narrower(fits, arg.format) else arg
+            return self.domain.stored(arg, fits) if fits and not within(arg.format, fits) else arg
         return self.domain.lift(arg) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
     def _store(self, tensor: Tensor, value: Any) -> None:

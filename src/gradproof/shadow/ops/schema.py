@@ -21,19 +21,6 @@ SILENT_WRITES: dict[str, tuple[str, ...]] = {
 }
 """Operators whose schema does not say that they write these arguments. All of c10d writes its first argument."""
 
-SHAPE_ONLY = frozenset(
-    f"aten.{name}"
-    for name in (
-        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
-        "new_empty_strided", "rand_like", "randn_like", "randint_like", "sym_size", "sym_stride", "sym_numel",
-        "sym_storage_offset", "is_same_size", "size", "stride", "numel", "is_contiguous", "is_pinned", "is_complex",
-        "is_floating_point", "_has_compatible_shallow_copy_type", "_nested_get_values", "dense_dim", "sparse_dim",
-        "_has_same_storage_numel", "_version", "_shape_as_tensor", "is_strides_like_format",
-        "is_non_overlapping_and_dense", "_is_zerotensor",
-    )
-)  # fmt: skip
-"""Operators whose result depends on shapes alone."""
-
 BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
 """Operators whose results have shapes by the numbers of an argument, which no tag says."""
 
@@ -49,8 +36,8 @@ class Spec:
 
     `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place. Those of
     another library than torch's own keep its name: their `short` is `mylib.add_`.
-    `moves`: it changes where its argument lies in its storage. `results` are the arguments of an `out=` form that take
-    its results: their contents are not read.
+    `by_shape`: its results depend on shapes alone. `moves`: it changes where its argument lies in its storage.
+    `results` are the arguments of an `out=` form that take its results: their contents are not read.
     """
 
     name: str
@@ -62,6 +49,7 @@ class Spec:
     view: bool
     composite: bool
     random: bool
+    by_shape: bool
     alters: bool
     moves: bool
     results: frozenset[str]
@@ -112,6 +100,7 @@ def spec_of(func: Any) -> Spec | None:
         view=bool(schema.returns) and not written and not fresh,
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
+        by_shape=space == "aten" and (short.startswith(("new_", "sym_")) or short.endswith("_like")),
         alters=base in GEOMETRY,
         moves=torch.Tag.inplace_view in func.tags,
         results=frozenset(a.name for a in schema.arguments if a.is_out),
