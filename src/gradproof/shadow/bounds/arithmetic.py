@@ -12,19 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.shadow.bounds.domain import (
-    RULES,
-    SLACK,
-    Box,
-    Domain,
-    NoBound,
-    Rule,
-    above,
-    below,
-    common_format,
-    infinite,
-    rule,
-)
+from gradproof.shadow.bounds.domain import SLACK, Box, Domain, NoBound, above, below, common_format, infinite, rule
 
 WIDE = 2.0**-45
 LEAST = 1e-300
@@ -81,17 +69,11 @@ def _ends(a: Box, b: Box) -> tuple[Tensor, ...]:
 
 
 def _corners(a: Box, b: Box) -> tuple[Tensor, Tensor]:
-    """The ends of a product; zero times anything finite is zero, one times anything is that."""
+    """The ends of a product; zero times anything finite is zero."""
     al, ah, bl, bh = _ends(a, b)
-    four = torch.stack([al * bl, al * bh, ah * bl, ah * bh])
-    low, high = below(four.amin(0)), above(four.amax(0))
-    for xl, xh, yl, yh in ((al, ah, bl, bh), (bl, bh, al, ah)):
-        unit, null = (xl == 1) & (xh == 1), (xl == 0) & (xh == 0) & yl.isfinite() & yh.isfinite()
-        low, high = (
-            torch.where(unit, yl, torch.where(null, 0.0, low)),
-            torch.where(unit, yh, torch.where(null, 0.0, high)),
-        )
-    return low, high
+    four, pairs = torch.stack([al * bl, al * bh, ah * bl, ah * bh]), ((al, ah, bl, bh), (bl, bh, al, ah))
+    null, other = ((xl == 0) & (xh == 0) & yl.isfinite() & yh.isfinite() for xl, xh, yl, yh in pairs)
+    return torch.where(null | other, 0.0, below(four.amin(0))), torch.where(null | other, 0.0, above(four.amax(0)))
 
 
 def _power(x: Box) -> Tensor:
@@ -281,7 +263,7 @@ def where(d: Domain, condition: Any, x: Any, y: Any) -> Box:
     return Box(d, (low, high, err), common_format([a, b]))
 
 
-@rule("maximum", "fmax")
+@rule("maximum", "fmax", "clamp_min")
 def larger(d: Domain, x: Any, y: Any) -> Box:
     """The larger of two: what is certainly larger, or no farther away than either was."""
     a, b = d.lift(x), d.lift(y)
@@ -291,7 +273,7 @@ def larger(d: Domain, x: Any, y: Any) -> Box:
     return Box(d, [torch.where(first, p, torch.where(second, q, m)) for p, q, m in sides], common_format([a, b]))
 
 
-@rule("minimum", "fmin")
+@rule("minimum", "fmin", "clamp_max")
 def smaller(d: Domain, x: Any, y: Any) -> Box:
     """The smaller of two."""
     return neg(d, larger(d, neg(d, x), neg(d, y)))
@@ -319,7 +301,7 @@ def amin(d: Domain, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
     return neg(d, amax(d, neg(d, x), dim, keepdim))
 
 
-def extreme(f: Callable[..., Box]) -> Rule:
+def extreme(f: Callable[..., Box]) -> Callable[..., Any]:
     """The rule of an extreme of all, or along an axis with the places where the machine found it."""
 
     def run(d: Domain, x: Box, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -423,6 +405,9 @@ def raised(d: Domain, x: Any, n: float) -> Box:
     return _function(d, "pow", least, most, torch.where(err == 0, 0.0, slope * err * (1 + WIDE)), 2 * ULPS)
 
 
-RULES.update({name: function(name) for name in FUNCTIONS} | {"sin": bounded(torch.sin), "cos": bounded(torch.cos)})
-RULES.update({"max": extreme(amax), "min": extreme(amin), "clamp_min": larger, "clamp_max": smaller})
-RULES["reciprocal"] = lambda d, x: div(d, 1.0, x)
+for _name in FUNCTIONS:
+    rule(_name)(function(_name))
+rule("sin")(bounded(torch.sin))
+rule("cos")(bounded(torch.cos))
+rule("max")(extreme(amax))
+rule("min")(extreme(amin))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[Which, Seen] = {}
         self.held: dict[int, BoundedStorage] = {}
         self.names: dict[int, tuple[Tensor, str]] = {}
+        self.taken: Counter[str] = Counter()
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.optimized: set[int] = set()
         self.stepping: Optimizer | None = None
@@ -136,11 +138,10 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def name(self, parameter: Tensor, name: str = "") -> str:
         """The name of a parameter: in the first module that ran with it, else a number."""
         if id(parameter) not in self.names:
-            plain, taken = name or f"param{len(self.names)}", {held for _, held in self.names.values()}
-            for prefix in ("module.", "_orig_mod."):
-                plain = plain.removeprefix(prefix)
-            numbers = (f"{plain}#{n}" for n in range(2, len(taken) + 3))
-            self.names[id(parameter)] = (parameter, next(n for n in (plain, *numbers) if n not in taken))
+            plain = (name or f"param{len(self.names)}").removeprefix("module.").removeprefix("_orig_mod.")
+            self.taken[plain] += 1
+            again = f"#{self.taken[plain]}" if self.taken[plain] > 1 else ""
+            self.names[id(parameter)] = (parameter, plain + again)
         return self.names[id(parameter)][1]
 
     def begin(self, *_: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
-from gradproof.shadow.bounds.arithmetic import ERF, ULPS, mul, total, truth, where
+from gradproof.shadow.bounds.arithmetic import ERF, ULPS, div, mul, total, truth, where
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, NoBound, Rule, moved, rule
 
 ASSUMED = (
@@ -76,7 +76,8 @@ RULES.update({
     "gt": lambda d, x, y: d.lift(y) < x, "le": lambda d, x, y: ~(d.lift(y) < x),
     "ge": lambda d, x, y: ~(d.lift(x) < y), "ne": lambda d, x, y: ~(d.lift(x) == y),
     "rsub": lambda d, x, y, alpha=1: d.lift(y).sub(x, alpha=alpha), "relu": lambda d, x: x.clamp(min=0.0),
-    "abs": lambda d, x: torch.maximum(x, -x), "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
+    "reciprocal": lambda d, x: div(d, 1.0, x), "abs": lambda d, x: torch.maximum(x, -x),
+     "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
     **dict.fromkeys(["sign", "sgn"], lambda d, x: torch.where(x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0))),
     "addcmul": lambda d, x, y, z, value=1: x + y * z * value, "addcdiv": lambda d, x, y, z, value=1: x + y * value / z,
     "hardtanh": lambda d, x, low=-1.0, high=1.0: x.clamp(low, high),
