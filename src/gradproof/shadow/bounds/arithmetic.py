@@ -128,12 +128,18 @@ def div(d: Domain, x: Any, y: Any, rounding_mode: str | None = None) -> Box:
     return d.made(low, high, torch.where(size + err > 0, err + lost, 0.0))
 
 
+@rule("addmm", "baddbmm")
+def added(d: Domain, onto: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Box:
+    """`beta onto + alpha x y`: kernels add the products up, onto what is there already."""
+    return matmul(d, mul(d, x, alpha), y, mul(d, onto, beta))
+
+
 @rule("mm", "bmm")
-def matmul(d: Domain, x: Any, y: Any) -> Box:
+def matmul(d: Domain, x: Any, y: Any, onto: Any = 0.0) -> Box:
     """Any order, with or without fused multiply-add. Raises NoBound at an infinite operand."""
-    a, b = d.lift(x), d.lift(y)
+    a, b, c = d.lift(x), d.lift(y), d.lift(onto)
     (al, ah, ae), (bl, bh, be) = a.parts, b.parts
-    n, sa, sb = al.shape[-1], a.size_of, b.size_of
+    n, sa, sb = al.shape[-1] + (onto is c), a.size_of, b.size_of
     if not bool(sa.isfinite().all()) or not bool(sb.isfinite().all()):
         raise NoBound(d.reason or "an operand of a matrix product is infinite or has no bound")
     grow = (1 + (n + 4) * 2.0**-52) * SLACK
@@ -142,10 +148,11 @@ def matmul(d: Domain, x: Any, y: Any) -> Box:
     ra, rb = torch.where(al == ah, 0.0, ra), torch.where(bl == bh, 0.0, rb)
     middle = ma @ mb
     radius = (ma.abs() @ rb + ra @ sb) * grow + (sa @ sb) * ((n + 2) * 2.0**-53) * grow
-    err = (sa @ be + ae @ (sb + be)) * grow
-    size = ((sa + ae) @ (sb + be)) * grow
+    err = (sa @ be + ae @ (sb + be)) * grow + c.parts[2]
+    size = ((sa + ae) @ (sb + be)) * grow + c.size_of + c.parts[2]
     lost = d.lost(size, float(n)) + torch.where(size > 0, n * d.eta, 0.0)
-    return _unless_over(d, size, below(middle - radius), above(middle + radius), err + lost)
+    low, high = _sum(below(middle - radius), c.parts[0], below), _sum(above(middle + radius), c.parts[1], above)
+    return _unless_over(d, size, low, high, err + lost)
 
 
 def _unless_over(d: Domain, size: Tensor, low: Tensor, high: Tensor, err: Tensor) -> Box:

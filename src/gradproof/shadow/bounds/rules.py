@@ -42,9 +42,8 @@ gelu gelu_backward silu silu_backward softplus softplus_backward elu elu_backwar
 hardtanh_backward hardsigmoid hardswish hardswish_backward threshold threshold_backward sigmoid_backward tanh_backward
 mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
 binary_cross_entropy_with_logits log_sigmoid_forward nll_loss_forward nll_loss2d_forward nll_loss_backward
-nll_loss2d_backward mv addmv dot vdot addmm baddbmm native_dropout_backward lerp norm linalg_vector_norm
-_log_softmax_backward_data log_sigmoid_backward celu mish mish_backward binary_cross_entropy
-binary_cross_entropy_backward
+nll_loss2d_backward mv dot vdot native_dropout_backward lerp norm linalg_vector_norm
+_log_softmax_backward_data log_sigmoid_backward celu mish mish_backward
 """
 
 
@@ -84,6 +83,7 @@ RULES.update({
     "hardsigmoid_backward": lambda d, g, x: where(d, (x <= -3.0) | (x >= 3.0), 0.0, g * SIXTH),
     "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
     "index_fill": lambda d, x, dim, index, value: moved(ATEN.index_fill)(d, x, dim, index, d.lift(value)),
+    "addmv": lambda d, x, a, b, **by: torch.addmm(x.unsqueeze(-1), a, b.unsqueeze(-1), **by).squeeze(-1),
     "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim),
     "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
 })  # fmt: skip
