@@ -293,6 +293,54 @@ def test_overflow_and_division_by_zero_have_no_bound() -> None:
     assert float(domain.stored(safe, "float16").parts[2][0]) == 0
 
 
+def test_products_are_added_onto_a_summand_that_is_larger() -> None:
+    """Each partial sum is as large as the summand: its rounding is not that of the sum of the products."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        bias, weight, data = nn.Parameter(torch.randn(5) * 3), nn.Parameter(torch.randn(6, 5) * 0.03), torch.randn(4, 6)
+        run = Follow(Domain())
+        with torch.no_grad(), run.running():
+            torch.addmm(bias, data * 0.03, weight)
+        assert run.outside == []
+
+
+def test_a_layer_norm_over_all_axes_sums_no_rows() -> None:
+    def step(run: Run) -> None:
+        norm = nn.LayerNorm((3, 4))
+        optimizer = torch.optim.SGD(norm.parameters(), lr=0.5)
+        (norm(torch.randn(3, 4)) ** 2).sum().backward()
+        optimizer.step()
+
+    assert [one["within"] for one in report(step, RUN)[0]] == [True] * 4
+
+
+def test_the_gradients_of_a_closure_are_those_that_it_leaves() -> None:
+    def step(run: Run) -> None:
+        w = nn.Parameter(torch.tensor([0.3, 0.7]))
+        optimizer = torch.optim.SGD([w], lr=0.5)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (w * w * 0.3).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    found, lost = report(step, RUN)
+    assert lost == ""
+    assert [(one["quantity"], one["window"], one["within"]) for one in found] == [
+        (quantity, window, True) for quantity in ("grad", "weight") for window in (1, 2)
+    ]
+
+
+def test_an_operator_in_place_is_none_of_enclosures() -> None:
+    x = leaf(Domain(), [1.5])
+    with pytest.raises(NoBound, match="add_"):
+        x.add_(1.0)
+
+
 def test_an_undecided_branch_carries_both_sides() -> None:
     domain = Domain({"data": Radius(box=1.0)})
     x = leaf(domain, [0.5], "float64")

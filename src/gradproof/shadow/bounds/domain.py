@@ -68,7 +68,7 @@ class Box(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
+    def __new__(cls: type[Box], domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
         """An array of the shape of its parts."""
         kind = torch.bool if format == "bool" else torch.float64
         found: Any = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
