@@ -47,12 +47,12 @@ _log_softmax_backward_data log_sigmoid_backward celu mish mish_backward
 """
 
 
-def decomposed(name: str) -> Rule:
-    """The rule of an operator by torch's decomposition of it."""
-    packet = getattr(ATEN, name)
-    plain = (getattr(packet, n) for n in packet.overloads() if n not in ("out", "grad_input"))
-    made = next(decomposition_table[overload] for overload in plain if overload in decomposition_table)
-    return lambda d, *args, **kwargs: made(*args, **kwargs)
+def decomposed(name: str) -> Rule | None:
+    """The rule of an operator by torch's decomposition of it; None where this torch has none."""
+    packet = getattr(ATEN, name, None)
+    plain = (getattr(packet, n) for n in (packet.overloads() if packet else ()) if n not in ("out", "grad_input"))
+    made = next((decomposition_table[overload] for overload in plain if overload in decomposition_table), None)
+    return None if made is None else lambda d, *args, **kwargs: made(*args, **kwargs)
 
 
 SIXTH = 0.16666667163372040
@@ -66,7 +66,7 @@ def chosen(d: Domain, x: Box, dim: int) -> Any:
 
 
 RULES.update({name: moved(getattr(ATEN, name)) for name in MOVED if hasattr(ATEN, name)})
-RULES.update({name: decomposed(name) for name in DECOMPOSED.split()})
+RULES.update({name: made for name in DECOMPOSED.split() if (made := decomposed(name)) is not None})
 RULES.update({
     **dict.fromkeys(["clone", "lift_fresh", "lift_fresh_copy", "conj_physical"], lambda d, x, **named: d.lift(x)),
     "_reshape_alias": lambda d, x, shape, *rest: x.reshape(shape),
