@@ -65,24 +65,43 @@ def chosen(d: Domain, x: Box, dim: int) -> Any:
     return x.gather(dim, at) if x.ndim else x, at
 
 
+def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], onto: Any = None) -> Box:
+    """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
+    given = d.lift(x)
+    terms = [(given, add)] if onto is None else [(given, add), (d.lift(onto), torch.clone)]
+    return total(d, terms, given.numel() + 1)
+
+
+def zeros(x: Any) -> Tensor:
+    """Zeros in float64, of the shape of a tensor."""
+    return torch.zeros(x.shape, dtype=torch.float64)
+
+
 RULES.update({name: moved(getattr(ATEN, name)) for name in MOVED if hasattr(ATEN, name)})
 RULES.update({name: made for name in DECOMPOSED.split() if (made := decomposed(name)) is not None})
 RULES.update({
     **dict.fromkeys(["clone", "lift_fresh", "lift_fresh_copy", "conj_physical"], lambda d, x, **named: d.lift(x)),
     "_reshape_alias": lambda d, x, shape, *rest: x.reshape(shape),
     **dict.fromkeys(["copy", "fill"], lambda d, x, value, *rest: d.lift(value).expand(x.shape)),
-    "zero": lambda d, x: d.lift(torch.zeros(x.shape, dtype=torch.float64)),
+    "zero": lambda d, x: d.lift(zeros(x)),
     "gt": lambda d, x, y: d.lift(y) < x, "le": lambda d, x, y: ~(d.lift(y) < x),
     "ge": lambda d, x, y: ~(d.lift(x) < y), "ne": lambda d, x, y: ~(d.lift(x) == y),
     "rsub": lambda d, x, y, alpha=1: d.lift(y).sub(x, alpha=alpha), "relu": lambda d, x: x.clamp(min=0.0),
     "reciprocal": lambda d, x: div(d, 1.0, x), "abs": lambda d, x: torch.maximum(x, -x),
-     "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
+    "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
     **dict.fromkeys(["sign", "sgn"], lambda d, x: torch.where(x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0))),
     "addcmul": lambda d, x, y, z, value=1: x + y * z * value, "addcdiv": lambda d, x, y, z, value=1: x + y * value / z,
     "hardtanh": lambda d, x, low=-1.0, high=1.0: x.clamp(low, high),
     "hardsigmoid_backward": lambda d, g, x: where(d, (x <= -3.0) | (x >= 3.0), 0.0, g * SIXTH),
     "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
     "index_fill": lambda d, x, dim, index, value: moved(ATEN.index_fill)(d, x, dim, index, d.lift(value)),
+    "index_add": lambda d, x, dim, at, y, alpha=1: gathered(
+        d, mul(d, y, alpha), lambda p: zeros(x).index_add(dim, at, p), x
+    ),
+    "scatter_add": lambda d, x, dim, at, y: gathered(d, y, lambda p: zeros(x).scatter_add(dim, at, p), x),
+    "_amp_foreach_non_finite_check_and_unscale": lambda d, grads, found, inverse: (
+        [mul(d, grad, inverse) for grad in grads], d.results[1],
+    ),
     "addmv": lambda d, x, a, b, **by: torch.addmm(x.unsqueeze(-1), a, b.unsqueeze(-1), **by).squeeze(-1),
     "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim),
     "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
@@ -107,39 +126,6 @@ def dropout(d: Domain, x: Box, p: float, train: bool | None) -> Any:
     """The recorded mask, and what it leaves, scaled by the machine's 1 / (1 - p)."""
     mask = d.results[1]
     return x if train is False else mul(d, where(d, mask, x, 0.0), 0.0 if p == 1 else 1.0 / (1.0 - p)), mask
-
-
-@rule("_amp_foreach_non_finite_check_and_unscale")
-def unscale(d: Domain, grads: list[Box], found_inf: Any, inverse: Box) -> Any:
-    """Every gradient times the inverse scale."""
-    return [mul(d, grad, inverse) for grad in grads], d.results[1]
-
-
-# -- Sums of elements at indices
-
-
-def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], onto: Any = None) -> Box:
-    """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
-    given = d.lift(x)
-    terms = [(given, add)] if onto is None else [(given, add), (d.lift(onto), torch.clone)]
-    return total(d, terms, given.numel() + 1)
-
-
-def zeros(x: Any) -> Tensor:
-    """Zeros in float64, of the shape of a tensor."""
-    return torch.zeros(x.shape, dtype=torch.float64)
-
-
-@rule("index_add")
-def index_add(d: Domain, x: Any, dim: int, index: Tensor, source: Any, alpha: float = 1) -> Box:
-    """Added at indices along a dimension."""
-    return gathered(d, mul(d, source, alpha), lambda p: zeros(x).index_add(dim, index, p), x)
-
-
-@rule("scatter_add")
-def scatter_add(d: Domain, x: Any, dim: int, index: Tensor, source: Any) -> Box:
-    """Added at indices along a dimension, one an element."""
-    return gathered(d, source, lambda p: zeros(x).scatter_add(dim, index, p), x)
 
 
 @rule("scatter")
