@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,3 +120,9 @@ def location_of(frame: FrameType, library: FrameType | None = None) -> Location:
     """The line that a frame is at; `library` is named as the way that led there."""
     via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
     return Location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
+
+
+def lines_of(error: BaseException) -> list[Location]:
+    """The lines of a traceback, the innermost last."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [Location(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]

@@ -10,17 +10,16 @@ import importlib.util
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.locations import Location
+from gradproof.shadow.locations import Location, lines_of
 from gradproof.shadow.result import OBLIGATIONS, WHERE_DUE, Result, Verification
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -31,6 +30,7 @@ RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NU
 LEAST: Mapping[str, int] = {
     "accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0,
 }  # fmt: skip
+QUIET = frozenset({"ranks", "optimizer", "rounding", "ranges", "fake"})
 SYNC = "GA-SYNC-001"
 
 
@@ -62,43 +62,28 @@ class Request:
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
                 raise _refused(name, number, f"a whole number, {least} or more")
-        if self.tail >= self.accum_steps and self.tail:
-            raise _refused("tail", self.tail, f"fewer micro-batches than a window has ({self.accum_steps})")
-        if self.dtype not in DTYPES:
-            raise _refused("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
-            raise _refused("device", self.device, "cpu, cuda or cuda:N")
         object.__setattr__(self, "ranges", tuple(self.ranges))
-        for text in self.ranges:
-            if not isinstance(text, str) or not RANGE.fullmatch(text):
-                raise _refused("range", text, "NAME=0.1, NAME=5% or NAME=max:2, of data, param, buffer or a parameter")
-        if self.fake:
-            self._numberless()
-        if self.ranges and not self.rounding:
-            raise _refused("range", ", ".join(self.ranges), "--rounding beside it, which alone reads ranges")
-        if self.rounding and self.ranks > 1:
-            raise _refused("ranks", self.ranks, "1 beside --rounding, which bounds the step of one process")
-
-    def _numberless(self) -> None:
-        """Raises GradproofError GP406 where a run without numbers was asked for what needs them."""
-        asked = {"ranks": self.ranks != 1, "device": self.device != "cpu", "rounding": self.rounding}
-        for name, given in {"range": bool(self.ranges), **asked}.items():
-            if given:
-                raise _refused(name, getattr(self, name, self.ranges), "no such option beside --fake")
+        ranges = [text for text in self.ranges if not isinstance(text, str) or not RANGE.fullmatch(text)]
+        device, beside_fake = self.device, "no such option beside --fake"
+        for name, found, wrong, expected in (
+            ("tail", self.tail, 0 < self.accum_steps <= self.tail, f"fewer micro-batches than {self.accum_steps}"),
+            ("dtype", self.dtype, self.dtype not in DTYPES, f"one of {', '.join(DTYPES)}"),
+            ("device", device, not isinstance(device, str) or not DEVICE.fullmatch(device), "cpu, cuda or cuda:N"),
+            ("range", ranges, ranges, "NAME=0.1, NAME=5% or NAME=max:2, of data, param, buffer or a parameter"),
+            ("range", self.ranges, self.fake and self.ranges, beside_fake),
+            ("ranks", self.ranks, self.fake and self.ranks != 1, beside_fake),
+            ("device", device, self.fake and device != "cpu", beside_fake),
+            ("rounding", self.rounding, self.fake and self.rounding, beside_fake),
+            ("range", self.ranges, self.ranges and not self.rounding, "--rounding beside it, which alone reads ranges"),
+            ("ranks", self.ranks, self.rounding and self.ranks > 1, "1 beside --rounding: it bounds one process"),
+        ):
+            if wrong:
+                raise _refused(name, found, expected)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of a `Request`; `optimizer` and `ranks` are among them only where they say something."""
-        given = asdict(self)
-        if self.optimizer is None:
-            del given["optimizer"]
-        if not self.ranges:
-            del given["ranges"]
-        for name in ("fake", "rounding"):
-            if not given[name]:
-                del given[name]
-        if self.ranks == LEAST["ranks"]:
-            del given["ranks"]
-        return given
+        """Keyword arguments of a `Request`; those of `QUIET` are among them only where they say something."""
+        plain = {f.name: f.default for f in fields(self)}
+        return {name: said for name, said in asdict(self).items() if name not in QUIET or said != plain[name]}
 
 
 def _refused(name: str, found: object, expected: str) -> GradproofError:
@@ -260,7 +245,7 @@ def stated(error: BaseException) -> str:
 
 def own_fault(error: BaseException) -> bool:
     """Whether an exception began in gradproof, and not in the user's code or a library that it called."""
-    innermost = _frames(error.__traceback__)[-1:]
+    innermost = lines_of(error)[-1:]
     return isinstance(error, Exception) and all(Path(p.file).is_relative_to(PACKAGE) for p in innermost)
 
 
@@ -268,13 +253,7 @@ def raised_at(error: BaseException, path: Path) -> Location | None:
     """The innermost line of the user's own folder in the traceback, or the innermost line of any other code."""
     if isinstance(error, SyntaxError) and error.filename:
         return Location(error.filename, error.lineno or 1)
-    locations = [*_frames(error.__traceback__)]
-    own = [p for p in locations if Path(p.file) == path] or [
-        p for p in locations if Path(p.file).is_relative_to(path.parent)
-    ]
-    others = [p for p in locations if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
+    lines = lines_of(error)
+    own = [p for p in lines if Path(p.file) == path] or [p for p in lines if Path(p.file).is_relative_to(path.parent)]
+    others = [p for p in lines if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
     return next(reversed(own or others), None)
-
-
-def _frames(trace: TracebackType | None) -> list[Location]:
-    return [Location(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]

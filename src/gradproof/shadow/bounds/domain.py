@@ -1,8 +1,7 @@
 """Rounding: an enclosure of every value, and a bound on how far the machine's value may lie from it.
 
-Four components. `lo <= exact value <= hi`, and `|machine's value - exact value| <= err`, elementwise, for every leaf in
-its range (`Ranges`) that is a number of its format. `grid` says of which format the machine's value is a number, so
-that a copy into the same format costs nothing.
+`low <= exact value <= high`, and `|machine's value - exact value| <= err`, elementwise, for every leaf in its range
+(`Radius`) that is a number of its format.
 
 One operation costs u |result| and the underflow unit. A sum of m terms costs (m - 1) u sum |x_i| in every order of
 summation, an inner product of n terms n u sum |x_i y_i| with and without fused multiply-add; neither needs a factor
@@ -11,53 +10,96 @@ summation, an inner product of n terms n u sum |x_i y_i| with and without fused 
 Appl. 34, 2013). u is that of the operator's narrowest output. u of the 16-bit formats carries 2 u of fp32 for kernels
 that round twice.
 
-Assumed: rounding to nearest and gradual underflow, and functions within `ULPS` units in the last place. For which
-kernels that is assumed is in `bounds.rules` and `bounds.kernels`.
-
 The bookkeeping is in float64 and rounded outward. What has no bound (a divisor that may be zero, an overflow) is an
 unknown element; storing one raises NoBound.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
-from gradproof.arith.formats import FORMATS, Format
-from gradproof.shadow.bounds import enclosure
-from gradproof.shadow.bounds.enclosure import FUNCTIONS, Array, NoBound, Parts, above, below, corners, quotients, sums
 from gradproof.shadow.locations import Location
+from gradproof.shadow.ops.schema import Spec, spec_of
 
-FORMAT: dict[str, Format] = {
-    "float64": FORMATS["fp64"], "float32": FORMATS["fp32"], "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"],
-}  # fmt: skip
-CODE = {"": 0, "float64": 1, "float32": 2, "float16": 3, "bfloat16": 4}
-NAME = {code: name for name, code in CODE.items()}
-NORMAL = np.array([0.0, *(2.0 ** FORMAT[name].emin for name in FORMAT)])
-"""The least normal number of each format, by its code; a product below it may lose digits when it is stored."""
-CHARGED = 16
-"""Added to a format's code: the rounding into this format has been charged, the value is not stored yet."""
-
-FITS = {(a, a) for a in CODE} | {("float32", "float64"), ("float16", "float64"), ("bfloat16", "float64")} | {
-    ("float16", "float32"), ("bfloat16", "float32"),
-}  # fmt: skip
-"""Pairs of formats: every number of the first is one of the second."""
-
-ULPS = 4.0
-"""Assumed error of a kernel's exp, log, tanh, ... in units in the last place."""
-
-ERF = 2.0
-"""The size of which erf's error is counted in units in the last place: gelu's kernels without AVX-512 have an absolute
-error (as Abramowitz and Stegun 7.1.26 has, 1.5e-7), measured as 8.3 units of roundoff of 1."""
-
+FORMATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""From the widest to the narrowest. Truth values are numbers of every format: theirs is `bool`."""
 SLACK = 1 + 2.0**-47
 """Outward inflation: covers 32 roundings of float64 on numbers of one sign."""
-
 TINY = 2.0**-1000
 Key = tuple[str, Location]
+Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
+RULES: dict[str, Rule] = {}
+"""What an operator computes, by its name: on a domain and the operator's arguments."""
+
+
+class NoBound(Exception):
+    """No bound is known for a value: why. Never a verdict."""
+
+
+def rule(*names: str) -> Callable[[F], F]:
+    """The function is the rule of these operators."""
+
+    def register(function: F) -> F:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Box(Tensor):
+    """An array of enclosures, with which torch's operators compute by their rules.
+
+    `parts`: the low end, the high end and the error of each element. `format`: the machine's values are numbers of it.
+    Truth values are 0 and 1; `format` is `bool`. The error of one that the machine must see so is 0.
+    """
+
+    domain: Domain
+    parts: tuple[Tensor, Tensor, Tensor]
+    format: str
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls: type[Box], domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
+        """An array of the shape of its parts."""
+        kind = torch.bool if format == "bool" else torch.float64
+        found: Any = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
+        found.domain, found.parts, found.format = domain, tuple(parts), format
+        return cast("Box", found)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
+        domain = next(x.domain for x in tree_leaves((args, kwargs)) if isinstance(x, Box))
+        return domain.operate(func, args, kwargs or {})
+
+    @property
+    def size_of(self) -> Tensor:
+        """The largest magnitude of the exact value."""
+        return torch.maximum(self.parts[0].abs(), self.parts[1].abs())
+
+    @property
+    def sharp(self) -> Tensor:
+        """Where the value is known, and the machine has it."""
+        low, high, err = self.parts
+        return (low == high) & (err == 0)
+
+    @property
+    def none(self) -> Tensor:
+        """Where machine and exact value are zero for certain."""
+        return self.sharp & (self.parts[0] == 0)
+
+    def around(self, numbers: Tensor) -> bool:
+        """Whether numbers of the machine lie in their enclosures."""
+        low, high, err = self.parts
+        return bool(((numbers >= low - err) & (numbers <= high + err)).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,340 +110,190 @@ class Radius:
     absolute: float = 0.0
     box: float | None = None
 
-    def interval(self, value: Array) -> tuple[Array, Array]:
+    def interval(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Lowest and highest number of every element, rounded outward when it is not the recorded one."""
-        value = np.asarray(value, dtype=np.float64)
         if self.box is not None:
-            return np.full(value.shape, -abs(self.box)), np.full(value.shape, abs(self.box))
-        if self.relative == 0 and self.absolute == 0:
-            return value, value
-        reach = (np.abs(value) * abs(self.relative) + abs(self.absolute)) * SLACK
-        return below(value - reach), above(value + reach)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """The range of every leaf: by name, else by kind, else `default`, which is the recorded value alone."""
-
-    default: Radius = Radius()
-    kinds: Mapping[str, Radius] = field(default_factory=dict)
-    names: Mapping[str, Radius] = field(default_factory=dict)
-
-    def of(self, kind: str, name: str) -> Radius:
-        """The radius of one leaf."""
-        return self.names.get(name, self.kinds.get(kind, self.default))
+            return torch.full_like(value, -abs(self.box)), torch.full_like(value, abs(self.box))
+        reach = (value.abs() * abs(self.relative) + abs(self.absolute)) * SLACK
+        return torch.where(reach > 0, below(value - reach), value), torch.where(reach > 0, above(value + reach), value)
 
 
 class Domain:
-    """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing."""
+    """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing.
 
-    def __init__(self, ranges: Ranges | None = None, silent: frozenset[Key] = frozenset(), scale: float = 1.0) -> None:
-        self.ranges, self.silent, self.scale = ranges or Ranges(), silent, scale
+    `ranges`: of leaves, by their name or kind. `scale`: a factor on every charge. `results`: what the machine's
+    operator made. `reason`: why an element is unknown.
+    """
+
+    def __init__(
+        self, ranges: Mapping[str, Radius] | None = None, silent: frozenset[Key] = frozenset(), scale: float = 1.0
+    ) -> None:
+        self.ranges, self.silent, self.scale = ranges or {}, silent, scale
+        self.rules: Mapping[str, Rule] = RULES
         self.charged: dict[Key, float] = {}
-        self.key: Key = ("", Location("", 0))
-        self.reason = ""
-        self.set_format("float64")
+        self.results: Sequence[Any] = ()
+        self.begin(("", Location("", 0)), ())
 
-    def begin(self, key: Key, dtypes: Sequence[str]) -> None:
+    def begin(self, key: Key, formats: Sequence[str], results: Sequence[Any] = ()) -> None:
         """Before an operator with results of these formats: its roundings are those of the narrowest.
 
         Raises NoBound for a floating-point format that is not known here.
         """
-        self.key, self.reason = key, ""
-        self.set_format(min(dtypes, key=_precision, default="float64"))
+        self.key, self.reason, self.results = key, "", results
+        unknown = next((f for f in formats if f not in FORMATS), None)
+        if unknown is not None:
+            raise NoBound(f"no rounding bound for {unknown}")
+        self.set_format(max(formats, key=[*FORMATS].index, default="float64"))
 
-    def set_format(self, dtype: str) -> None:
-        """The format of the next roundings. Raises NoBound for one that is not known here."""
-        if dtype not in FORMAT:
-            raise NoBound(f"no rounding bound for {dtype}")
-        made = FORMAT[dtype]
-        self.dtype, self.largest, self.normal = dtype, float(made.largest), 2.0**made.emin
-        self.u = (float(made.u) + (2.0**-23 if made.p < 24 else 0.0)) * self.scale
-        self.eta = float(made.tiny) / 2 * self.scale
-        self.code = CHARGED + CODE[dtype]
+    def set_format(self, name: str) -> None:
+        """The format of the next roundings."""
+        made = torch.finfo(FORMATS[name])
+        self.format, self.largest, self.normal = name, made.max, made.tiny
+        self.u = (made.eps / 2 + (2.0**-23 if made.bits < 32 else 0.0)) * self.scale
+        self.eta = made.tiny * made.eps / 2 * self.scale
+        if self.key in self.silent:
+            self.u = self.eta = 0.0
 
-    # Making and storing.
+    def rule(self, spec: Spec) -> Rule | None:
+        """The rule of an operator."""
+        name = spec.function.removeprefix("prims.")
+        single = self.rules.get(name.removeprefix("_foreach_"))
+        return self.rules.get(name) or (each(single) if single and name.startswith("_foreach_") else None)
 
-    def const(self, x: Array) -> Parts:
-        """A constant: exact, or charged one rounding where it is no number of the operator's format."""
-        value = np.asarray(x, dtype=np.float64)
-        grid = np.full(value.shape, CODE[self.dtype], dtype=np.int8)
-        made = FORMAT[self.dtype]
-        if made.p >= 53:
-            return value, value, np.zeros(value.shape), grid
-        with np.errstate(over="ignore", invalid="ignore"):
-            inside = np.isfinite(value)
-            step = np.ldexp(1.0, np.maximum(np.frexp(np.where(inside, value, 0))[1] - 1, made.emin) - made.p + 1)
-            exact = ~inside | ((np.fmod(np.where(inside, value, 0), step) == 0) & (np.abs(value) <= self.largest))
-        lost = self._lost(np.where(exact, 0.0, np.abs(value)))
-        return self._done(value, value, lost, np.where(exact, grid, self.code))
+    def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator on enclosures. Raises NoBound where it has no rule."""
+        spec = spec_of(func)
+        if spec is None or spec.written:
+            raise NoBound(f"no bound is known for {func}")
+        if (found := self.rule(spec)) is not None:
+            return found(self, *args, **kwargs)
+        if spec.by_shape:
+            return func(*tree_map(lambda x: x.parts[0] if isinstance(x, Box) else x, args), **kwargs)
+        if spec.composite:
+            return func.decompose(*args, **kwargs)
+        if not spec.view:
+            raise NoBound(f"no bound is known for {func}")
+        return moved(func)(self, *args, **kwargs)
 
-    def truth(self, x: Array) -> Parts:
-        """Concrete truth values are sure (`enclose.NO` and `enclose.YES`)."""
-        return (np.asarray(x, dtype=np.int8),)
+    # Making and storing
 
-    def leaf(self, kind: str, name: str, dtype: str, value: Array) -> Parts:
+    def lift(self, x: Any) -> Box:
+        """An enclosure as it is. A constant is exact, or charged one rounding where it is no number of the format."""
+        if isinstance(x, Box):
+            return x
+        given = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x), device="cpu")
+        value = given.to(torch.float64)
+        if given.dtype is torch.bool:
+            return Box(self, (value, value, torch.zeros_like(value)), "bool")
+        exact = (value.to(FORMATS[self.format]).to(torch.float64) == value) | ~value.isfinite()
+        return self.made(value, value, self.lost(torch.where(exact, 0.0, value.abs())))
+
+    def leaf(self, kind: str, name: str, format: str, value: Tensor) -> Box:
         """Every number of the leaf's format in its range; no error of its own."""
-        lo, hi = self.ranges.of(kind, name).interval(value)
-        return lo, hi, np.zeros(value.shape), np.full(value.shape, CODE[dtype], dtype=np.int8)
+        low, high = self.ranges.get(name, self.ranges.get(kind, Radius())).interval(value)
+        return Box(self, (low, high, torch.zeros_like(value)), format)
 
-    def rounded(self, a: Parts, dtype: str) -> Parts:
-        """The value as stored: one rounding unless it has been charged, or the format holds it already.
+    def holds(self, x: Box) -> bool:
+        """Whether the machine's values are numbers of the format."""
+        return fits(x.format, self.format)
+
+    def stored(self, x: Box, format: str) -> Box:
+        """The value as stored: one rounding, unless the format holds it already.
 
         Raises NoBound where an element is unknown, or may overflow.
         """
-        lo, hi, err, grid = a
-        if dtype not in FORMAT:
-            raise NoBound(f"no rounding bound for {dtype}")
-        inner = self.dtype
-        self.set_format(dtype)
-        size = np.where(lo == hi, np.abs(lo), np.maximum(np.abs(lo), np.abs(hi))) + err
-        free = np.zeros(grid.shape, dtype=bool)
-        for code, name in NAME.items():
-            if name and (name, dtype) in FITS:
-                free |= (grid == code) | (grid == CHARGED + code)
-        kept = free & (grid < CHARGED)
-        lost = np.where(free | _infinite(lo, hi), 0.0, self._lost(size))
-        out = self._done(lo, hi, err + lost, np.where(kept, grid, CODE[dtype]).astype(np.int8))
+        if format not in FORMATS:
+            raise NoBound(f"no rounding bound for {format}")
+        (low, high, err), inner = x.parts, self.format
+        self.set_format(format)
+        free = infinite(low, high) | self.holds(x)
+        out = self.made(low, high, err + self.lost(torch.where(free, 0.0, x.size_of + err)))
         self.set_format(inner)
-        if not bool(np.all(np.isfinite(out[2]))):
+        if not bool(out.parts[2].isfinite().all()):
             raise NoBound(self.reason or "no bound is known for an element")
         return out
 
-    def _lost(self, size: Array, times: float | Array = 1.0) -> Array:
-        """`times` roundings of a result of at most this size, noted for the report."""
-        lost = np.asarray(np.where(size > 0, times * (self.u * size + self.eta), 0.0) * SLACK)
-        if self.key in self.silent:
-            return np.zeros_like(lost)
-        finite = lost[np.isfinite(lost)]
-        self.charged[self.key] = self.charged.get(self.key, 0.0) + float(finite.sum())
+    def lost(self, size: Tensor, times: float | Tensor = 1.0) -> Tensor:
+        """`times` roundings of results of at most this size, noted for the report."""
+        lost = torch.where(size > 0, times * (self.u * size + self.eta), 0.0) * SLACK
+        self.charge(lost)
         return lost
 
-    def _done(self, lo: Array, hi: Array, err: Array, grid: Array) -> Parts:
-        """Mark what is unknown: not a number, an infinite error, or an overflow of the operator's format."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            constant = _infinite(lo, hi)
-            err = np.where(constant, 0.0, np.where(err > 0, err * SLACK + TINY, err))
-            size = np.maximum(np.abs(lo), np.abs(hi)) + err
-            over = ~constant & (size > self.largest)
-            bad = np.isnan(lo) | np.isnan(hi) | np.isnan(err) | over | (~constant & ~np.isfinite(size))
-        if bool(np.any(over)) and not self.reason:
-            self.reason = f"a value may overflow {self.dtype}"
-        grid = np.broadcast_to(np.asarray(grid, dtype=np.int8), lo.shape)
-        return np.where(bad, -np.inf, lo), np.where(bad, np.inf, hi), np.where(bad, np.inf, err), grid
+    def charge(self, lost: Tensor) -> None:
+        """Note what the operator added, for the report."""
+        self.charged[self.key] = self.charged.get(self.key, 0.0) + float(lost[lost.isfinite()].sum())
 
-    # Arithmetic.
-
-    def add(self, a: Parts, b: Parts) -> Parts:
-        """Exact where one side is zero."""
-        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
-        with np.errstate(invalid="ignore", over="ignore"):
-            lo, hi = sums(al, ah, bl, bh)
-            az, bz = np.broadcast_arrays(zero(a), zero(b))
-            err = ae + be
-            size = np.where(az | bz, 0.0, np.maximum(np.abs(lo), np.abs(hi)) + err)
-            size = np.where(_infinite(lo, hi), 0.0, size)
-            grid = np.where(az, bg, np.where(bz, ag, self.code))
-        return self._done(lo, hi, err + self._lost(size), grid)
-
-    def sub(self, a: Parts, b: Parts) -> Parts:
-        """As the sum."""
-        return self.add(a, self.neg(b))
-
-    def neg(self, a: Parts) -> Parts:
-        """Exact."""
-        return -a[1], -a[0], a[2], a[3]
-
-    def mul(self, a: Parts, b: Parts) -> Parts:
-        """Exact, but for underflow, where one side is a power of two."""
-        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
-        with np.errstate(invalid="ignore", over="ignore"):
-            lo, hi = corners(al, ah, bl, bh)
-            lo = np.maximum(lo, 0.0) if a is b else lo
-            err = size_of(a) * be + size_of(b) * ae + ae * be
-            pa, pb = np.broadcast_arrays(power(a), power(b))
-            big = np.maximum(np.abs(lo), np.abs(hi)) + err
-            low = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0)
-            kept = np.where(pa, bg, ag)
-            same, less = pa | pb, _shrinks(a, b, pa, pb) & (low < np.maximum(self.normal, NORMAL[kept % CHARGED]))
-            lost = np.where(same, np.where(less, self.eta, 0.0), self._lost(np.where(same, 0.0, big)))
-            grid = np.where(same & ~less, kept, self.code)
-        return self._done(lo, hi, err + np.where(big > 0, lost, 0.0), grid)
-
-    def div(self, a: Parts, b: Parts) -> Parts:
-        """Unknown where the divisor may be zero. By one constant: two roundings, kernels multiply by its inverse."""
-        (al, ah, ae, ag), (bl, bh, be, _) = a, b
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            least = np.where(bl > 0, bl, np.where(bh < 0, -bh, 0.0))
-            machine = below(least - be)
-            if bool(np.any(machine <= 0)) and not self.reason:
-                self.reason = "a divisor may be zero"
-            lo, hi = quotients(al, ah, bl, bh)
-            size = np.maximum(np.abs(lo), np.abs(hi))
-            err = np.where(machine > 0, (ae + size * be) / machine * SLACK, np.inf)
-            pb = np.broadcast_to(power(b), lo.shape)
-            small = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0) < np.maximum(self.normal, NORMAL[ag % CHARGED])
-            less = pb & (np.abs(bl) > 1) & small
-            times = 2.0 if bl.size == 1 and bool(np.all((bl == bh) & (be == 0))) else 1.0
-            lost = np.where(pb, np.where(less, self.eta, 0.0), self._lost(np.where(pb, 0.0, size + err), times))
-            err = np.where(size + err > 0, err + lost, 0.0)
-            grid = np.where(pb & ~less, ag, self.code)
-        return self._done(lo, hi, err, grid)
-
-    def sum(self, a: Parts, axes: tuple[int, ...]) -> Parts:
-        """Over axes, in any order."""
-        count = math.prod(a[0].shape[k] for k in axes)
-        return self.sums([(a, lambda p: np.asarray(p.sum(axis=axes)))], count) if axes else a
-
-    def sums(self, terms: Sequence[tuple[Parts, Callable[[Array], Array]]], most: int) -> Parts:
-        """Sums of elements, in any order: each function adds elements of one array; `most` is the most in one sum.
-
-        Terms that are zero for certain are not counted.
-        """
-
-        def total(f: Callable[[Parts], Array]) -> Array:
-            found = [add(np.asarray(f(parts), dtype=np.float64)) for parts, add in terms]
-            return np.asarray(sum(found[1:], start=found[0]))
-
-        with np.errstate(invalid="ignore", over="ignore"):
-            size = total(lambda p: size_of(p) + p[2]) * SLACK
-            off = size * (most * 2.0**-53) * SLACK
-            low, high = below(total(lambda p: p[0]) - off), above(total(lambda p: p[1]) + off)
-            low = np.where(total(lambda p: ~(p[0] >= 0)) == 0, np.maximum(low, 0.0), low)
-            counted = total(lambda p: ~zero(p))
-            lost = self._lost(size, np.maximum(counted - 1, 0))
-            err = total(lambda p: p[2]) * (1 + most * 2.0**-52) + np.where(size > 0, lost, 0.0)
-        grids = {code for parts, _ in terms for code in np.unique(parts[3]).tolist()}
-        stored = grids.pop() if len(grids) == 1 else 0
-        none = counted == 0
-        low, high, err = np.where(none, 0.0, low), np.where(none, 0.0, high), np.where(none, 0.0, err)
-        over = np.where(size > self.largest, np.inf, err)
-        return self._done(low, high, over, np.where(counted <= 1, stored, self.code))
-
-    def larger(self, a: Parts, b: Parts) -> Parts:
-        """The larger of two: what is certainly larger, or no farther away than either was."""
-        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
-        first, second = al - ae >= bh + be, bl - be >= ah + ae
-        sides = [(al, bl, np.maximum(al, bl)), (ah, bh, np.maximum(ah, bh)), (ae, be, np.maximum(ae, be))]
-        low, high, err = (np.where(first, x, np.where(second, y, both)) for x, y, both in sides)
-        grid = np.where(first, ag, np.where(second, bg, np.where(ag == bg, ag, 0)))
-        return low, high, err, grid.astype(np.int8)
-
-    def largest_of(self, a: Parts, axes: tuple[int, ...]) -> Parts:
-        """The largest along axes. Raises NoBound where there is none."""
-        if any(a[0].shape[axis] == 0 for axis in axes):
-            raise NoBound("the largest of no elements")
-        low, high, err, grid = (p.max(axis=axes) for p in a)
-        return low, high, err, np.where(a[3].min(axis=axes) == grid, grid, 0).astype(np.int8)
-
-    def matmul(self, a: Parts, b: Parts) -> Parts:
-        """Any order, with or without fused multiply-add. Raises NoBound at an infinite operand."""
-        (al, ah, ae, _), (bl, bh, be, _) = a, b
-        n = al.shape[-1]
-        sa, sb = size_of(a), size_of(b)
-        if not bool(np.all(np.isfinite(sa))) or not bool(np.all(np.isfinite(sb))):
-            raise NoBound(self.reason or "an operand of a matrix product is infinite or has no bound")
-        grow = (1 + (n + 4) * 2.0**-52) * SLACK
-        ma, mb = (al + ah) / 2, (bl + bh) / 2
-        ra, rb = above(np.maximum(ah - ma, ma - al)), above(np.maximum(bh - mb, mb - bl))
-        ra, rb = np.where(al == ah, 0.0, ra), np.where(bl == bh, 0.0, rb)
-        middle = ma @ mb
-        radius = (np.abs(ma) @ rb + ra @ sb) * grow + (sa @ sb) * ((n + 2) * 2.0**-53) * grow
-        err = (sa @ be + ae @ (sb + be)) * grow
-        size = ((sa + ae) @ (sb + be)) * grow
-        lost = self._lost(size, float(n)) + np.where(size > 0, n * self.eta, 0.0)
-        err = np.where(size > self.largest, np.inf, err + lost)
-        if bool(np.any(size > self.largest)) and not self.reason:
-            self.reason = f"a value may overflow {self.dtype}"
-        code = np.where(size > 0, self.code, CODE[self.dtype])
-        return self._done(below(middle - radius), above(middle + radius), err, code)
-
-    def function(self, name: str, args: Sequence[Parts]) -> Parts:
-        """An enclosure from monotony and a bound on the slope; `ULPS` units in the last place for the kernel's own."""
-        if name not in FUNCTIONS:
-            raise NoBound(f"no rounding bound for the function {name!r}")
-        with np.errstate(all="ignore"):
-            lo, hi, err = FUNCTIONS[name](*[p[:3] for p in args])
-            size = np.maximum(np.abs(lo), np.abs(hi)) + err
-            size = np.maximum(size, ERF) if name == "erf" else size
-            exact = name in ("floor", "round")
-            gone = 1 / self.largest if name == "sigmoid" else 0.0  # kernels return 0 where exp(-x) overflows
-            lost = 0.0 if exact else gone + self._lost(np.where(np.isfinite(size), size, 0.0), 2 * self.ulps(name))
-        if not bool(np.all(np.isfinite(err))) and not self.reason:
-            self.reason = f"{name} may leave its domain or overflow"
-        return self._done(lo, hi, err + lost, np.full(lo.shape, self.code))
-
-    @staticmethod
-    def ulps(name: str) -> float:
-        """Units in the last place assumed: 1 for the square root (MKL rounds no better), else `ULPS` or twice that."""
-        return 1.0 if name == "sqrt" else 2 * ULPS if name in ("sigmoid", "softplus", "pow") else ULPS
-
-    # Truth values.
-
-    def less(self, a: Parts, b: Parts) -> Parts:
-        """What the exact evaluation decides, and whether the machine must decide so too."""
-        (al, ah, ae, _), (bl, bh, be, _) = a, b
-        with np.errstate(invalid="ignore"):
-            sure = (above(ah + ae) < below(bl - be)) | (below(al - ae) >= above(bh + be)) | ((ae == 0) & (be == 0))
-        return (enclosure.verdict(ah < bl, al >= bh, sure),)
-
-    def equal(self, a: Parts, b: Parts) -> Parts:
-        """As `less`; equal only where both are points."""
-        alike = (a[0] == a[1]) & (b[0] == b[1]) & (a[0] == b[0])
-        apart = (a[1] < b[0]) | (b[1] < a[0])
-        sides = (self.less(a, b)[0] == enclosure.YES) | (self.less(b, a)[0] == enclosure.YES)
-        return (enclosure.verdict(alike, apart, sides | ((a[2] == 0) & (b[2] == 0))),)
-
-    negated = staticmethod(enclosure.negated)
-    both = staticmethod(enclosure.both)
-
-    def where(self, c: Parts, a: Parts, b: Parts) -> Parts:
-        """The exact side, or both; the machine may take the other one unless the condition is sure."""
-        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
-        cond = c[0]
-        first, second = (
-            (cond == enclosure.YES) | (cond == enclosure.MOSTLY_YES),
-            (cond == enclosure.NO) | (cond == enclosure.MOSTLY_NO),
-        )
-        with np.errstate(invalid="ignore", over="ignore"):
-            gap = above(np.maximum(np.maximum(ah - bl, bh - al), 0.0))
-            alike = (al == ah) & (bl == bh) & (al == bl)
-            either = np.where(alike, np.maximum(ae, be), np.maximum(ae, be) + gap)
-        lo = np.where(first, al, np.where(second, bl, np.minimum(al, bl)))
-        hi = np.where(first, ah, np.where(second, bh, np.maximum(ah, bh)))
-        err = np.where(cond == enclosure.YES, ae, np.where(cond == enclosure.NO, be, either))
-        grid = np.where(cond == enclosure.YES, ag, np.where(cond == enclosure.NO, bg, np.where(ag == bg, ag, 0)))
-        return lo, hi, err, grid.astype(np.int8)
+    def made(self, low: Tensor, high: Tensor, err: Tensor) -> Box:
+        """A result whose roundings were charged. Unknown is what is no number, or overflows the operator's format."""
+        constant = infinite(low, high)
+        err = torch.where(constant, 0.0, torch.where(err > 0, err * SLACK + TINY, err))
+        size = torch.maximum(low.abs(), high.abs()) + err
+        over = ~constant & (size > self.largest)
+        bad = low.isnan() | high.isnan() | err.isnan() | over | (~constant & ~size.isfinite())
+        if bool(over.any()):
+            self.reason = self.reason or f"a value may overflow {self.format}"
+        parts = (torch.where(bad, end, x) for end, x in ((-torch.inf, low), (torch.inf, high), (torch.inf, err)))
+        return Box(self, [*parts], self.format)
 
 
-def size_of(a: Parts) -> Array:
-    """Largest magnitude of the exact value."""
-    return np.maximum(np.abs(a[0]), np.abs(a[1]))
+def moved(function: Any) -> Rule:
+    """The rule of an operator that moves numbers: it runs on each component of its arguments."""
+
+    def lifted(d: Domain, x: Any) -> Any:
+        """Constants among what is moved, as enclosures; whole numbers by themselves are indices."""
+        if isinstance(x, list | tuple):
+            several = any(isinstance(one, Box) for one in x)
+            return [d.lift(one) if several and isinstance(one, Tensor) else lifted(d, one) for one in x]
+        return d.lift(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    def part(x: Any, at: int) -> Any:
+        return x.parts[at].contiguous() if isinstance(x, Box) else x
+
+    def run(d: Domain, *args: Any, **kwargs: Any) -> Any:
+        given = [lifted(d, x) for x in args], {name: lifted(d, x) for name, x in kwargs.items()}
+        format = common_format([x for x in tree_leaves(given) if isinstance(x, Box)])
+        each = [tree_map(partial(part, at=at), given) for at in range(3)]
+        made = [function(*args, **kwargs) for args, kwargs in each]
+        one = isinstance(made[0], Tensor)
+        return Box(d, made, format) if one else [Box(d, parts, format) for parts in zip(*made, strict=True)]
+
+    return run
 
 
-def zero(a: Parts) -> Array:
-    """Where machine and exact value are zero for certain."""
-    return np.asarray((a[0] == 0) & (a[1] == 0) & (a[2] == 0))
+def each(single: Rule) -> Rule:
+    """The rule of an operator on lists of tensors, which is the same operator on each."""
+
+    def run(d: Domain, first: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        def own(arg: Any, at: int) -> Any:
+            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (len(first),))
+            return arg[at] if by_element else arg
+
+        given = [([own(a, i) for a in args], {n: own(v, i) for n, v in kwargs.items()}) for i in range(len(first))]
+        return [single(d, one, *rest, **named) for one, (rest, named) in zip(first, given, strict=True)]
+
+    return run
 
 
-def power(a: Parts) -> Array:
-    """Where the value is zero, or plus or minus a power of two, for certain."""
-    fraction = np.frexp(a[0])[0]
-    return np.asarray((a[0] == a[1]) & (a[2] == 0) & np.isfinite(a[0]) & ((np.abs(fraction) == 0.5) | (a[0] == 0)))
+def above(x: Tensor) -> Tensor:
+    """The next float64; infinities stay."""
+    return torch.nextafter(x, torch.full_like(x, torch.inf))
 
 
-def _shrinks(a: Parts, b: Parts, pa: Array, pb: Array) -> Array:
-    return ~((pa & (np.abs(a[0]) >= 1)) | (pb & (np.abs(b[0]) >= 1))) & (pa | pb)
+def below(x: Tensor) -> Tensor:
+    """The float64 before; infinities stay."""
+    return torch.nextafter(x, torch.full_like(x, -torch.inf))
 
 
-def _infinite(lo: Array, hi: Array) -> Array:
-    return np.asarray((lo == hi) & np.isinf(lo))
+def infinite(low: Tensor, high: Tensor) -> Tensor:
+    """Where a value is infinite for certain, as the logit of a masked position is."""
+    return (low == high) & low.isinf()
 
 
-def narrower(one: str, other: str) -> bool:
-    """Whether a format has fewer digits than another one."""
-    return 0 < _precision(one) < _precision(other)
+def fits(one: str, other: str) -> bool:
+    """Whether every number of a format is one of another."""
+    return one in (other, "bool") or other == "float64" or (other == "float32" and one in ("float16", "bfloat16"))
 
 
-def _precision(dtype: str) -> int:
-    return FORMAT[dtype].p if dtype in FORMAT else 0
+def common_format(boxes: Sequence[Box]) -> str:
+    """A format that holds the values of all."""
+    return next(f for f in ("bool", *reversed(FORMATS)) if all(fits(box.format, f) for box in boxes))

@@ -14,155 +14,114 @@ from __future__ import annotations
 
 import io
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gradproof.shadow.bounds.domain import Domain, Key, narrower
-from gradproof.shadow.bounds.enclosure import Array, NoBound
-from gradproof.shadow.bounds.kernels import KERNELS
-from gradproof.shadow.bounds.memory import (
-    FLOATS,
-    array,
-    aside,
-    certain,
-    common,
-    digest,
-    flat,
-    inside,
-    odd,
-    stored,
-    strided,
-    trainable,
-    weak,
-    whole,
-)
-from gradproof.shadow.bounds.rules import MOVED, RULES, OpCall, Rule, moved
-from gradproof.shadow.bounds.values import Box, lift, number
+from gradproof.shadow.bounds import kernels as kernels
+from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, fits as within
+from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
-from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
-from gradproof.shadow.record.patches import Patches, params_of
-from gradproof.shadow.record.run import Run, Step, seed, stated
+from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.record.checksums import checksum, same
+from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
+from gradproof.shadow.whole.draws import GENERATORS
+from gradproof.shadow.whole.memory import weakly
+from gradproof.shadow.whole.unseen import calls, plain, removed, replaced, steps
 
+FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
-ENGINE = "_engine_run_backward"
-UNKNOWN = "no bound is known for its kernel"
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A value without a bound: why."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A constant: the numbers of a tensor."""
-
-    numbers: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Wide:
-    """An argument of a wider format than `dtype`, in which the operator computes."""
-
-    value: Box
-    dtype: str
-
-
-class Spoiled(NoBound):
-    """An argument has no bound."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BoundedStorage:
-    """A storage that is followed: its enclosures, as one flat array, and a digest of its bytes."""
+    """A storage. `value`: what it holds where it is followed, as one flat array; `checksum`: of its numbers then.
 
-    storage: Any
-    dtype: torch.dtype
-    value: Box | Lost
-    digest: bytes
-    begin: int
-    size: int
+    `made`: an operator made it, of data or not. `parameter`: a leaf of autograd that lies in it. `buffer`: the name of
+    a module's buffer.
+    """
+
+    weak: Any
+    value: Box | NoBound | None = None
+    dtype: torch.dtype | None = None
+    checksum: Tensor | None = None
+    memory: range = range(0)
+    made: str = ""
+    parameter: Tensor | None = None
+    buffer: str = ""
 
 
-@dataclass(slots=True)
+Which = tuple[str, int, str]
+"""What a step was given (`grad`), or left (`weight`); the step from 1; the parameter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
-    """The gradients that a step was given (`grad`), or the weights after it (`weight`): enclosures, and numbers."""
+    """A gradient that a step was given, or a weight after it: its enclosures and its numbers."""
 
-    kind: str
     location: Location
-    values: dict[str, Box | Lost] = field(default_factory=dict)
-    numbers: dict[str, tuple[str, Array]] = field(default_factory=dict)
+    value: Box | NoBound
+    dtype: str
+    numbers: Tensor
 
 
 class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bounds what runs inside `with run.running():`; the observations are in `seen`.
 
-    `rules`: by operator, instead of `RULES` and `KERNELS`. `lost`: why nothing is bounded. `outside`: the operators
-    whose results were not inside their enclosures, each with its line.
+    `rules`: of the operators, instead of `RULES`. `lost`: why nothing is bounded. `outside`: the operators whose
+    results were not inside their enclosures, each with its line.
     """
 
     def __init__(self, domain: Domain, rules: Mapping[str, Rule] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.domain, self.rules = domain, {**RULES, **KERNELS} if rules is None else rules
+        self.domain = domain
+        self.domain.rules = RULES if rules is None else rules
         self.lost, self.outside = "", list[Key]()
-        self.seen: list[Seen] = []
+        self.seen: dict[Which, Seen] = {}
         self.held: dict[int, BoundedStorage] = {}
-        self.made: dict[int, tuple[Any, bool]] = {}
-        self.parameters: dict[int, torch.Tensor] = {}
-        self.buffers: dict[int, tuple[torch.Tensor, str]] = {}
-        self.names: dict[int, tuple[torch.Tensor, str]] = {}
+        self.names: dict[int, tuple[Tensor, str]] = {}
+        self.taken: Counter[str] = Counter()
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.steps: list[int] = []
-        self.locations: list[Location] = []
         self.optimized: set[int] = set()
+        self.stepping: Optimizer | None = None
+        self.steps = 0
+        self.calls: list[Location] = []
+        self.afterwards: list[Any] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Without MKL-DNN, which would run a recurrent layer as a single operator. Hooks are gone at the end."""
+        original = Optimizer.add_param_group
+
+        def add_param_group(optimizer: Optimizer, group: Any) -> None:
+            original(optimizer, group)
+            self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
+
         with ExitStack() as stack:
-            patches = Patches()
-            stack.callback(patches.restore)
-            patches.attribute(torch.autograd, ENGINE, patches.wrap(vars(torch.autograd)[ENGINE], self._backward))
-            patches.method(Optimizer, "add_param_group", self._optimized)
-            patches.active = True
             stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
             torch._C._set_mkldnn_enabled(False)
-            for handle in (
-                nn.modules.module.register_module_forward_pre_hook(self._forward),
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ):
-                stack.callback(handle.remove)
+            stack.enter_context(replaced(Optimizer, "add_param_group", add_param_group))
+            engine: Any = self
+            stack.enter_context(calls(engine))
+            stack.enter_context(steps(self.before_step, self.after_step))
+            stack.enter_context(removed(nn.modules.module.register_module_forward_pre_hook(self._forward)))
             stack.enter_context(self)
             yield
 
-    def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        self.locations.append(self._location())
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self.locations.pop()
-
-    def _optimized(self, original: Any, optimizer: Optimizer, group: Any) -> None:
-        original(optimizer, group)
-        self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
-
-    def _location(self) -> Location:
-        running = self.locations and torch._C._current_graph_task_id() != -1
-        return self.locations[0] if running else user_location()
+    def location(self) -> Location:
+        """The user's line that runs; while autograd runs, the line that started it."""
+        return self.calls[0] if self.calls and torch._C._current_graph_task_id() != -1 else user_location()
 
     # Names and events
 
@@ -174,59 +133,55 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.name(parameter, name)
         for name, buffer in module.named_buffers():
             if not odd(buffer):
-                self.buffers[buffer.untyped_storage()._cdata] = (buffer, name)
+                self._of(buffer).buffer = name
 
-    def name(self, parameter: torch.Tensor, name: str = "") -> str:
+    def name(self, parameter: Tensor, name: str = "") -> str:
         """The name of a parameter: in the first module that ran with it, else a number."""
         if id(parameter) not in self.names:
-            plain, taken = name or f"param{len(self.names)}", {held for _, held in self.names.values()}
-            for prefix in ("module.", "_orig_mod."):
-                plain = plain.removeprefix(prefix)
-            numbers = (f"{plain}#{n}" for n in range(2, len(taken) + 3))
-            self.names[id(parameter)] = (parameter, next(n for n in (plain, *numbers) if n not in taken))
+            plain = (name or f"param{len(self.names)}").removeprefix("module.").removeprefix("_orig_mod.")
+            self.taken[plain] += 1
+            again = f"#{self.taken[plain]}" if self.taken[plain] > 1 else ""
+            self.names[id(parameter)] = (parameter, plain + again)
         return self.names[id(parameter)][1]
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        self.steps.append(id(optimizer))
-        if id(optimizer) in self.steps[:-1]:  # a base class's step, in the step of a subclass
-            return None
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if not callable(closure):
-            self._gradients_of(optimizer)
-            return None
+    def begin(self, *_: Any) -> None:
+        """A backward pass begins."""
 
-        def evaluated(*args: Any, **kwargs: Any) -> Any:
-            result = closure(*args, **kwargs)
-            self._gradients_of(optimizer)
-            return result
+    broke = begin
 
-        return ((args[0], evaluated, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": evaluated})
+    def ended(self, found: Any) -> None:
+        """A backward pass has ended. One inside of a step is a closure's: the step applies what it leaves."""
+        if self.stepping is not None:
+            self._gradients(self.stepping)
 
-    def _gradients_of(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+        self.stepping = optimizer
+        self.steps += 1
+        self._gradients(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+        self.stepping = None
+        self._observe("weight", [(p, p) for p in params_of(optimizer)])
+
+    def _gradients(self, optimizer: Optimizer) -> None:
         self._observe("grad", [(p, p.grad) for p in params_of(optimizer) if p.grad is not None])
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.steps:
-            self.steps.pop()
-        if id(optimizer) not in self.steps:
-            self._observe("weight", [(p, p) for p in params_of(optimizer)])
-
-    def _observe(self, kind: str, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        found = Seen(kind, self._location())
+    def _observe(self, kind: str, tensors: Sequence[tuple[Tensor, Tensor]]) -> None:
         with aside():
             for parameter, tensor in tensors:
                 if odd(tensor):
                     self.lose(f"a tensor of {tensor.layout} and {tensor.dtype}")
                     return
-                name = self.name(parameter)
-                self.domain.begin(("", found.location), [FLOATS.get(tensor.dtype, "")])
-                found.values[name] = self._lifted(self._read(tensor, ""))
-                found.numbers[name] = (str(tensor.dtype).removeprefix("torch."), array(tensor))
-        self.seen.append(found)
+                where, dtype = self.location(), str(tensor.dtype).removeprefix("torch.")
+                self.domain.begin(("", where), [FLOATS.get(tensor.dtype, "")])
+                found = Seen(where, self._lifted(self.read(tensor)), dtype, numbers_of(tensor))
+                self.seen[kind, self.steps, self.name(parameter)] = found
 
     def lose(self, why: str) -> None:
         """Bound nothing more: why, and the line."""
-        self.lost = self.lost or f"{self._location()}: {why}"
+        self.lost = self.lost or f"{self.location()}: {why}"
 
     # Operators
 
@@ -242,254 +197,246 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return out
         strange = next((t for t in tensors if odd(t)), None)
         if spec is None or strange is not None:
-            if any(t.requires_grad or self._alive(t) is not None for t in tensors):
+            if any(t.requires_grad or self._alive(t) for t in tensors):
                 what = "runs a function of its own" if spec is None else "has a tensor of another layout"
                 self.lose(f"{func} {what}")
             return func(*args, **kwargs)
         with aside():
             for t in tensors:
                 if trainable(t):
-                    self.parameters[t.untyped_storage()._cdata] = t
+                    self._of(t).parameter = t
             followed = self._takes_part(spec, args, kwargs, tensors)
         if spec.view:
             return func(*args, **kwargs)
         return self._operate(func, spec, args, kwargs) if followed else self._beside(func, spec, args, kwargs)
 
-    def _takes_part(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[torch.Tensor]) -> bool:
-        if spec.base in SHAPE_ONLY:
+    def _takes_part(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
+        if spec.by_shape:
             return False
-        if any(self._alive(t) is not None for t in tensors):
+        if any(self._alive(t) for t in tensors):
             return True
-        homes = {t.untyped_storage()._cdata for t in spec.targets(args, kwargs)}
-        own = (self._parameter(t) for t in tensors if t.untyped_storage()._cdata not in homes)
-        return any(p is not None for p in own) and not initialising()
+        homes = [self._of(t) for t in spec.targets(args, kwargs)]
+        read = [held for held in map(self._of, tensors) if held not in homes]
+        return any(held.parameter is not None for held in read) and not initialising()
 
-    def _alive(self, tensor: torch.Tensor) -> BoundedStorage | None:
-        """What is known of a storage that is followed."""
-        held = self.held.get(tensor.untyped_storage()._cdata) if stored(tensor) else None
-        return None if held is None or held.storage.expired() else held
+    def _of(self, tensor: Tensor) -> BoundedStorage:
+        """What is known of the storage of a tensor."""
+        storage = tensor.untyped_storage()
+        found = self.held.get(storage._cdata)
+        if found is None or found.weak.expired():
+            found = self.held[storage._cdata] = BoundedStorage(weakly(storage))
+        return found
 
-    def _parameter(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        known = self.parameters.get(tensor.untyped_storage()._cdata)
-        same = known is not None and known.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-        return known if same and tensor.is_floating_point() else None
+    def _alive(self, tensor: Tensor) -> bool:
+        """Whether the storage of a tensor is followed."""
+        return not odd(tensor) and self._of(tensor).value is not None
 
     def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
-        learns = torch.is_grad_enabled() and spec.base not in SHAPE_ONLY and not initialising()
-        if learns and any(t.requires_grad and not trainable(t) for t in tensors_in((args, kwargs))):
+        given = tensors_in((args, kwargs))
+        learns = torch.is_grad_enabled() and not spec.by_shape and not initialising()
+        if learns and any(t.requires_grad and not trainable(t) for t in given):
             self.lose("a tensor that no operator made depends on a parameter")
         with aside():
-            given = tensors_in((args, kwargs))
-            collects = spec.base in ("aten.stack", "aten.cat") and any(self._unseen(t) for t in given)
-            data = (collects or any(self._data(t) for t in given)) and spec.base not in SHAPE_ONLY
-            data |= any(self._data(t) and not whole(t) for t in spec.targets(args, kwargs))
+            data = spec.function in GENERATORS or (not spec.by_shape and any(self._data(t) for t in given))
         out = func(*args, **kwargs)
         with aside():
-            data |= spec.random and spec.base not in DROPOUTS
             for tensor in (t for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
-                self.made[tensor.untyped_storage()._cdata] = (weak(tensor), data)
+                self._of(tensor).made = "of data" if data else "of constants"
         return out
 
-    def _data(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor that no followed operator made is data."""
-        if odd(tensor) or self._buffer(tensor) or self._owned(tensor):
+    def _data(self, tensor: Tensor) -> bool:
+        """Whether a tensor that no followed operator made is data: from outside of torch, more than one number is."""
+        held = self._of(tensor)
+        if odd(tensor) or held.buffer or self._owned(tensor):
             return False
-        if self._unseen(tensor):
-            return tensor.untyped_storage().nbytes() > tensor.element_size()
-        known = self.made.get(tensor.untyped_storage()._cdata)
-        return known is not None and known[1]
+        outside = tensor.is_floating_point() and tensor.untyped_storage().nbytes() > tensor.element_size()
+        return held.made == "of data" or (not held.made and outside)
 
-    def _buffer(self, tensor: torch.Tensor) -> str:
-        """The name of a module's buffer, or nothing."""
-        storage = tensor.untyped_storage()._cdata
-        buffer, name = self.buffers.get(storage, (tensor, ""))
-        return name if buffer.untyped_storage()._cdata == storage else ""
-
-    def _unseen(self, tensor: torch.Tensor) -> bool:
-        """Whether no operator made a tensor of floating-point numbers."""
-        known = self.made.get(tensor.untyped_storage()._cdata)
-        return tensor.is_floating_point() and (known is None or known[0].expired())
-
-    def _owned(self, tensor: torch.Tensor) -> bool:
+    def _owned(self, tensor: Tensor) -> bool:
         """Whether a tensor is a parameter of a module or an optimizer, and no data of which a gradient is taken."""
-        known = self._parameter(tensor)
-        return known is not None and (isinstance(known, nn.Parameter) or id(known) in self.optimized)
+        known = self._of(tensor).parameter
+        return isinstance(known, nn.Parameter) or id(known) in self.optimized
 
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
         with aside():
-            location, own = self._location(), spec.targets(args, kwargs)
             if spec.alters:
                 self.lose(f"{spec.base} puts other memory under a tensor")
             rest = {n: v for n, v in kwargs.items() if n not in spec.results}
             computes = common(tensors_in((args, rest)))
-            fits = "" if spec.function in CASTS or spec.function in MOVED else computes
-            given, named = tree_map(lambda arg: self._read(arg, fits), (args, rest))
+            given = list(tree_map(self.read, (args, rest)))
             if spec.base in OVERWRITES:
-                given = (Plain(array(args[0])), *given[1:])
-            before = {id(t): array(flat(t)) for t in own if self._alive(t) is None and not whole(t)}
+                given[0] = (numbers_of(args[0]), *given[0][1:])
         out = func(*args, **kwargs)
         if self.lost:
             return out
-        with aside():
-            results = list(out) if isinstance(out, list | tuple) else [out]
+        with aside(), default_dtype(torch.float64):
+            own, results = spec.targets(args, kwargs), list(out) if isinstance(out, list | tuple) else [out]
             if not tensors_in(results):
                 results = [spec.argument(at, args, kwargs) for at in spec.written]
-            if spec.random and spec.function not in self.rules:
-                for tensor in own:
-                    self.held.pop(tensor.untyped_storage()._cdata, None)
-                    self.made[tensor.untyped_storage()._cdata] = (weak(tensor), spec.base not in DROPOUTS)
-                for tensor in tensors_in(results):
-                    if tensor.is_floating_point() and not any(tensor is one for one in own):
-                        self._hold(tensor, Lost(f"{location}: {spec.name}: {UNKNOWN}"))
-            else:
-                formats = [FLOATS.get(t.dtype, "") for t in tensors_in(results) if t.is_floating_point()]
+            made = tensors_in(results)
+            why = next((str(v) for v in tree_leaves(given) if isinstance(v, NoBound)), "")
+            if not why:
+                formats = [FLOATS.get(t.dtype, "") for t in made if t.is_floating_point()]
                 formats += [computes] if computes and (spec.results or not formats) else []
-                self._evaluate(func, spec, (given, named), results, own, before, location, formats)
+                why = self._bounded(spec, given, results, formats, computes)
+            for tensor in [*made, *own] if why else [t for t in own if not any(t is one for one in made)]:
+                self._hold(tensor, NoBound(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
         return out
 
-    def _evaluate(
-        self, func: Any, spec: Spec, given: tuple[Any, Any], results: list[Any], own: list[torch.Tensor],
-        before: Mapping[int, Array], location: Location, formats: Sequence[str],
-    ) -> None:  # fmt: skip
-        targets = tensors_in(results)
-        rest = [t for t in own if not any(t is one for one in targets)]
+    def _bounded(self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str) -> str:
+        """Put the enclosures of the results where they are; why they have none, or nothing."""
+        made, location = tensors_in(results), self.location()
         try:
-            self.domain.begin((spec.name, location), formats)
-            args, kwargs = tree_map(self._lifted, given)
-            found = self._apply(func, spec, args, kwargs, results)
-            values = [v for v in tree_leaves(found) if v is not None]
-            if len(values) != len(targets):
-                raise NoBound(f"the rule gives {len(values)} results, and the operator {len(targets)}")
-            for target, value in zip(targets, values, strict=True):
-                self._store(target, value, before)
+            self.domain.begin((spec.name, location), formats, results)
+            fits = "" if spec.function in (*CASTS, *MOVED) else computes
+            args, kwargs = tree_map(lambda arg: self._lifted(arg, fits), given)
+            rule = self.domain.rule(spec)
+            if rule is None:
+                raise NoBound("no bound is known for its kernel")
+            values = [v for v in tree_leaves(rule(self.domain, *args, **kwargs)) if v is not None]
+            if len(values) != len(made):
+                raise NoBound(f"the rule gives {len(values)} results, and the operator {len(made)}")
+            for tensor, value in zip(made, values, strict=True):
+                self._store(tensor, value)
         except NoBound as error:
-            why = str(error) if isinstance(error, Spoiled) else f"{location}: {spec.name}: {error}"
-            rest = [*targets, *own]
-        else:
-            why = f"{location}: {spec.name} writes an argument for which no bound is known"
-        for tensor in rest:
-            self._hold(tensor, Lost(why))
-
-    def _apply(self, func: Any, spec: Spec, args: Any, kwargs: Any, results: list[Any]) -> Any:
-        """The rule of an operator on enclosures; one on lists of tensors is the same operator on each."""
-        spoiled = next((v for v in tree_leaves((args, kwargs)) if isinstance(v, Lost)), None)
-        if spoiled is not None:
-            raise Spoiled(spoiled.why)
-        base = spec.function
-        rule = self.rules.get(spec.name.removeprefix("aten."), self.rules.get(base))
-        named = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-        call = OpCall(self.domain, results, named | dict(zip(spec.arguments, args, strict=False)) | kwargs)
-        if rule is None and base.startswith("_foreach_"):
-            return self._each(call, base.removeprefix("_foreach_"), args, kwargs)
-        if rule is None and base not in MOVED:
-            raise NoBound(UNKNOWN)
-        try:
-            found = None if rule is None else rule(call, *args, **kwargs)
-            return moved(call, func, args, kwargs) if found is None else found
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise NoBound(f"its rule does not know these arguments ({type(error).__name__}: {error})") from error
-
-    def _each(self, call: OpCall, base: str, args: Any, kwargs: Any) -> list[Any]:
-        rule, count = self.rules.get(base), next(len(a) for a in args if isinstance(a, list | tuple))
-        if rule is None:
-            raise NoBound(UNKNOWN)
-
-        def own(arg: Any, at: int) -> Any:
-            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (count,))
-            return arg[at] if by_element else arg
-
-        lists = [[own(a, at) for a in args] for at in range(count)]
-        return [rule(call, *each, **{n: own(v, at) for n, v in kwargs.items()}) for at, each in enumerate(lists)]
+            return f"{location}: {spec.name}: {error}"
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            return f"{location}: {spec.name}: its rule does not know these arguments ({what})"
+        return ""
 
     # Memory
 
-    def _read(self, arg: Any, dtype: str) -> Any:
-        """The enclosures of a tensor, or a constant as it is now. `dtype`: in which the operator computes, if any."""
-        if not isinstance(arg, torch.Tensor):
+    def read(self, arg: Any) -> Any:
+        """The enclosures of a tensor, why it has none, or the numbers of a constant; any other argument as it is."""
+        if not isinstance(arg, Tensor):
             return arg
-        held = self._alive(arg) or self._leaf(arg)
-        if held is None:
-            return Plain(array(arg)) if arg.is_floating_point() else arg.clone()
-        if held.digest != digest(arg):
+        held = self._of(arg)
+        if held.value is None and not self._leaf(arg):
+            return numbers_of(arg) if arg.is_floating_point() else arg.to("cpu", copy=True)
+        if not same(held.checksum, checksum(flat(arg))):
             self.lose("a tensor was changed by something that is no operator")
         if held.dtype is not arg.dtype:
             self.lose("the memory of a tensor is read as another type")
-        if isinstance(held.value, Lost):
+        if not isinstance(held.value, Box):
             return held.value
-        found = held.value.move(lambda p: strided(p, arg))
-        return Wide(found, dtype) if narrower(dtype, FLOATS.get(arg.dtype, "")) else found
+        return Box(self.domain, [strided(part, arg) for part in held.value.parts], held.value.format)
 
-    def _leaf(self, tensor: torch.Tensor) -> BoundedStorage | None:
-        """What no followed operator made is a leaf where it is first read, or a constant: None."""
-        known, buffer = self._parameter(tensor), self._buffer(tensor)
+    def _leaf(self, tensor: Tensor) -> bool:
+        """What no followed operator made is a leaf where it is first read, or a constant: False."""
+        held, outside = self._of(tensor), tensor.is_floating_point() and not self._of(tensor).made
         if tensor.dtype not in FLOATS:
-            return None
-        if buffer:
-            kind, name = "buffer", buffer
+            return False
+        if held.buffer:
+            kind, name = "buffer", held.buffer
         elif self._data(tensor):
-            kind, name = "data", str(user_location())
-        elif known is not None:
-            kind, name = "param", self.name(known)
+            kind, name = "data", ""
+        elif held.parameter is not None:
+            kind, name = "param", self.name(held.parameter)
         else:
-            return None
-        if known is None and self._unseen(tensor) and (self._shared(tensor) or tensor.requires_grad):
+            return False
+        if held.parameter is None and outside and (self._shared(tensor) or tensor.requires_grad):
             self.lose("a tensor that no operator made depends on, or shares the memory of, one that is followed")
-        numbers = array(flat(tensor))
-        if not bool(np.all(np.isfinite(numbers))):
-            return None
-        parts = self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers)
-        self._hold(tensor, Box(self.domain, parts))
-        return self._alive(tensor)
+        numbers = numbers_of(flat(tensor))
+        if bool(numbers.isfinite().all()):
+            self._hold(tensor, self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers))
+        return held.value is not None
 
-    def _shared(self, tensor: torch.Tensor) -> bool:
+    def _shared(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the memory of a storage that is followed."""
         at = tensor.untyped_storage().data_ptr()
-        return any(h.begin <= at < h.begin + h.size for h in self.held.values() if not h.storage.expired())
+        return any(at in held.memory and not held.weak.expired() for held in self.held.values())
 
-    def _hold(self, tensor: torch.Tensor, value: Box | Lost) -> None:
-        if not stored(tensor):
+    def _hold(self, tensor: Tensor, value: Box | NoBound) -> None:
+        if odd(tensor):
             self.lose(f"a tensor of the {tensor.layout} layout")
             return
-        storage = tensor.untyped_storage()
-        where = (storage.data_ptr(), storage.nbytes())
-        self.held[storage._cdata] = BoundedStorage(weak(tensor), tensor.dtype, value, digest(tensor), *where)
+        held, storage = self._of(tensor), tensor.untyped_storage()
+        held.value, held.dtype, held.checksum = value, tensor.dtype, checksum(flat(tensor))
+        held.memory = range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
-    def _lifted(self, arg: Any) -> Any:
-        """What was read, in the format of the operator."""
-        if isinstance(arg, Wide):
-            return Box(self.domain, self.domain.rounded(arg.value.parts, arg.dtype))
-        return Box(self.domain, self.domain.const(arg.numbers)) if isinstance(arg, Plain) else arg
+    def _lifted(self, arg: Any, fits: str = "") -> Any:
+        """What was read, in the format of the operator: an enclosure of a wider one is rounded, where it computes."""
+        if isinstance(arg, Box):
+            return self.domain.stored(arg, fits) if fits and not within(arg.format, fits) else arg
+        return self.domain.lift(arg) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
-    def _store(self, tensor: torch.Tensor, value: Any, before: Mapping[int, Array]) -> None:
+    def _store(self, tensor: Tensor, value: Any) -> None:
         """A result in its place; integers are the machine's own."""
-        fits = isinstance(value, Box) and (tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool))
-        if not fits:
-            self.held.pop(tensor.untyped_storage()._cdata, None)
-            if isinstance(value, Box) and not certain(value):
+        held, truth = self._of(tensor), tensor.dtype is torch.bool and isinstance(value, Box) and value.format == "bool"
+        if not isinstance(value, Box) or not (tensor.is_floating_point() or truth):
+            held.value = None
+            low, high, err = value.parts if isinstance(value, Box) else (torch.zeros(()),) * 3
+            if not torch.equal((low - err).trunc(), (high + err).trunc()):
                 op, location = self.domain.key
-                self._hold(tensor, Lost(f"{location}: {op}: rounding may make another integer"))
+                self._hold(tensor, NoBound(f"{location}: {op}: rounding may make another integer"))
             return
-        if tensor.is_floating_point():
-            value = Box(self.domain, self.domain.rounded(number(value).parts, FLOATS[tensor.dtype]))
-        value = value.expand(tuple(tensor.shape))
-        if not value.truth and not inside(array(tensor), value):
+        if not truth:
+            value = self.domain.stored(value, FLOATS[tensor.dtype])
+        value = value.expand(tensor.shape)
+        if not truth and not value.around(numbers_of(tensor)):
             self.outside.append(self.domain.key)
-        self._hold(tensor, value.reshape(-1) if whole(tensor) else self._with_rest(tensor, value, before))
+        if tensor.numel() == flat(tensor).numel() and tensor.is_contiguous():
+            self._hold(tensor, value.reshape(-1))
+            return
+        numbers = numbers_of(flat(tensor))
+        around = (numbers, numbers, torch.zeros_like(numbers)) if held.value is None else held.value
+        if isinstance(around, NoBound):
+            self._hold(tensor, around)
+            return
+        copies = [part.clone() for part in (around.parts if isinstance(around, Box) else around)]
+        for copy, part in zip(copies, value.parts, strict=True):
+            strided(copy, tensor).copy_(part)
+        self._hold(tensor, Box(self.domain, copies, value.format))
 
-    def _with_rest(self, tensor: torch.Tensor, value: Box, before: Mapping[int, Array]) -> Box | Lost:
-        """The whole storage after a part of it was written."""
-        held = self._alive(tensor)
-        size = tensor.untyped_storage().nbytes() // tensor.element_size()
-        numbers = before.get(id(tensor), np.zeros(size, dtype=bool if value.truth else float))
-        known = lift(self.domain, numbers) if held is None else held.value
-        if isinstance(known, Lost):
-            return known
-        made = known.move(np.array)
-        for part, new in zip(made.parts, value.parts, strict=True):
-            strided(part, tensor)[...] = new
-        return made
+
+# -- Tensors
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """The mode's own use of tensors."""
+    with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+def odd(tensor: Tensor) -> bool:
+    """Whether a tensor has no storage of real numbers of its own."""
+    return not plain(tensor) or tensor.is_complex()
+
+
+def trainable(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd that requires gradients, and no view of one."""
+    view = tensor._base is not None and tensor._base.requires_grad
+    return tensor.requires_grad and not view and tensor.is_leaf
+
+
+def common(tensors: Sequence[Tensor]) -> str:
+    """The format in which an operator on these computes: the widest of tensors with dimensions, else of all."""
+    floats = [t for t in tensors if t.dtype in FLOATS]
+    names = [FLOATS[t.dtype] for t in floats if t.dim()] or [FLOATS[t.dtype] for t in floats]
+    if {"float16", "bfloat16"} <= set(names):
+        names.append("float32")
+    return next((name for name in FORMATS if name in names), "")
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    """A copy of a tensor's numbers in float64."""
+    return tensor.detach().to("cpu", torch.float64, copy=True)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The whole storage of a tensor, in one dimension."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+
+
+def strided(part: Tensor, tensor: Tensor) -> Tensor:
+    """The elements of a flat array at which a tensor is, as a view."""
+    return part.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | None = None) -> Follow:

@@ -8,26 +8,21 @@ sum to one. The function is called once for the bound, once more where ranges ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.bounds.domain import Domain, Key, Radius, Ranges
-from gradproof.shadow.bounds.enclosure import Array
-from gradproof.shadow.bounds.follow import Follow, Seen, follow
-from gradproof.shadow.bounds.memory import inside
-from gradproof.shadow.bounds.rules import Rule
-from gradproof.shadow.bounds.values import Box
+from gradproof.shadow.bounds.domain import Box, Domain, Key, NoBound, Radius, Rule
+from gradproof.shadow.bounds.follow import Follow, Which, follow
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import RANGE
 
 TOP = 4
 """Operators named for each tensor, each of which costs one more run: reading more helps nobody."""
 KINDS = frozenset({"data", "param", "buffer"})
-Which = tuple[str, int, str]
-"""Quantity (grad, weight), step from 1, parameter."""
 
 
 def report(
@@ -45,7 +40,7 @@ def report(
     point = follow(step, run, Domain(scale=scale), rules)
     if point.lost:
         return [], point.lost
-    wide, chosen = point, Ranges()
+    wide, chosen = point, dict[str, Radius]()
     if ranges:
         chosen = _ranges(ranges, {name for _, name in point.names.values()})
         wide = follow(step, run, Domain(chosen, scale=scale), rules)
@@ -54,16 +49,14 @@ def report(
     bounds, shares = _bounds(wide), dict[Key, dict[Which, float]]()
     charged = wide.domain.charged
     for key in sorted((key for key in charged if charged[key] > 0), key=lambda key: -charged[key])[: 2 * TOP]:
-        silent = Domain(chosen, frozenset({key}), scale)
-        shares[key] = _bounds(follow(step, run, silent, rules))
-    pairs = zip(_tensors(wide), _tensors(point), strict=True)
-    sound = not (wide.outside or point.outside)
-    return [_entry(seen, exact, which, bounds, shares, sound) for (which, seen), (_, exact) in pairs], ""
+        without = _bounds(follow(step, run, Domain(chosen, frozenset({key}), scale), rules))
+        shares[key] = {which: 1 - without.get(which, bound) / bound for which, bound in bounds.items() if bound > 0}
+    rows = [_entry(wide, point, which, shares) for which in sorted(wide.seen, key=lambda which: which[:2])]
+    return rows, ""
 
 
-def _ranges(texts: Sequence[str], names: set[str]) -> Ranges:
-    kinds: dict[str, Radius] = {}
-    named: dict[str, Radius] = {}
+def _ranges(texts: Sequence[str], names: set[str]) -> dict[str, Radius]:
+    found: dict[str, Radius] = {}
     for text in texts:
         match = RANGE.fullmatch(text)
         if match is None:
@@ -74,60 +67,39 @@ def _ranges(texts: Sequence[str], names: set[str]) -> Ranges:
         given = {key: float(match[key]) for key in ("absolute", "relative", "box") if match[key]}
         if "relative" in given:
             given["relative"] /= 100
-        (kinds if match["name"] in KINDS else named)[match["name"]] = Radius(**given)
-    return Ranges(kinds=kinds, names=named)
-
-
-def _tensors(run: Follow) -> Iterator[tuple[Which, Seen]]:
-    """Every tensor that was observed, gradients first."""
-    for kind in ("grad", "weight"):
-        for number, seen in enumerate((s for s in run.seen if s.kind == kind), 1):
-            for name in seen.values:
-                yield (kind, number, name), seen
+        found[match["name"]] = Radius(**given)
+    return found
 
 
 def _alike(one: Follow, other: Follow) -> bool:
     """Whether two runs stepped the same parameters by the same numbers."""
-    mine, theirs = list(_tensors(one)), list(_tensors(other))
-    return [which for which, _ in mine] == [which for which, _ in theirs] and all(
-        np.array_equal(a.numbers[name][1], b.numbers[name][1], equal_nan=True)
-        for ((_, _, name), a), (_, b) in zip(mine, theirs, strict=True)
-    )
+    mine, theirs = ([seen.numbers.nan_to_num() for seen in run.seen.values()] for run in (one, other))
+    return [*one.seen] == [*other.seen] and all(map(torch.equal, mine, theirs))
 
 
 def _bounds(run: Follow) -> dict[Which, float]:
-    values = ((which, seen.values[which[2]]) for which, seen in _tensors(run))
-    return {which: largest(value.parts[2]) for which, value in values if isinstance(value, Box)}
+    return {which: largest(seen.value.parts[2]) for which, seen in run.seen.items() if isinstance(seen.value, Box)}
 
 
-def _entry(
-    seen: Seen, exact: Seen, which: Which, bounds: Mapping[Which, float],
-    shares: Mapping[Key, Mapping[Which, float]], sound: bool,
-) -> dict[str, Any]:  # fmt: skip
-    quantity, window, name = which
-    dtype, numbers = seen.numbers[name]
+def _entry(wide: Follow, point: Follow, which: Which, shares: Mapping[Key, Mapping[Which, float]]) -> dict[str, Any]:
+    seen, exact = wide.seen[which], point.seen[which]
     made: dict[str, Any] = {
-        "quantity": quantity, "param": name, "window": window, "location": str(seen.location), "dtype": dtype,
-        "bound": None, "measured": None, "within": None, "top": [], "reason": "",
+        "quantity": which[0], "param": which[2], "window": which[1], "location": str(seen.location),
+        "dtype": seen.dtype, "bound": None, "measured": None, "within": None, "top": [], "reason": "",
     }  # fmt: skip
-    wide, point = seen.values[name], exact.values[name]
-    if not isinstance(wide, Box) or not isinstance(point, Box):
-        return made | {"reason": getattr(wide, "why", "") or getattr(point, "why", "")}
-    bound = bounds[which]
-    parts = [(key, _share(bound, lost.get(which, bound))) for key, lost in shares.items()]
-    parts.sort(key=lambda pair: -pair[1])
+    if not isinstance(seen.value, Box) or not isinstance(exact.value, Box):
+        return made | {"reason": str(seen.value if isinstance(seen.value, NoBound) else exact.value)}
+    low, high, _ = exact.value.parts
+    parts = sorted(((by.get(which, 0.0), str(at), op) for (op, at), by in shares.items()), reverse=True)
     return made | {
-        "bound": bound,
-        "measured": largest(np.maximum(numbers - point.parts[0], point.parts[1] - numbers)),
-        "within": sound and inside(numbers, wide) and inside(exact.numbers[name][1], point),
-        "top": [{"op": key[0], "location": str(key[1]), "share": share} for key, share in parts[:TOP] if share > 0],
-    }
+        "bound": largest(seen.value.parts[2]),
+        "measured": largest(torch.maximum(seen.numbers - low, high - seen.numbers)),
+        "within": not (wide.outside or point.outside)
+        and seen.value.around(seen.numbers) and exact.value.around(exact.numbers),
+        "top": [{"op": op, "location": at, "share": share} for share, at, op in parts[:TOP] if share > 0],
+    }  # fmt: skip
 
 
-def largest(x: Array) -> float:
+def largest(x: Tensor) -> float:
     """Largest element, or 0."""
-    return max(0.0, float(np.max(x))) if x.size else 0.0
-
-
-def _share(bound: float, without: float) -> float:
-    return max(0.0, (bound - without) / bound) if bound > 0 else 0.0
+    return max(0.0, float(x.max())) if x.numel() else 0.0

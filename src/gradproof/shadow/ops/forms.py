@@ -6,12 +6,13 @@ It depends on these alone. Torch is asked once for each form of the arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gradproof.shadow.ops.schema import Spec
+from gradproof.shadow.ops.schema import Spec, spec_of
 
 DEVICE = torch.ops.prim.device.default
 """Asks for the device of a fake tensor: an operator, of which a backward pass calls thousands."""
@@ -43,14 +44,10 @@ class Forms:
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self.known: dict[Form, tuple[type, list[int | Made]] | None] = {}
-        self.plain: dict[str, bool] = {}
-        self.states: dict[torch.device, dict[str, Any]] = {}
 
     def call(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """The results of an operator."""
-        if spec.name not in self.plain:
-            self.plain[spec.name] = by_form(func, spec)
-        if not self.plain[spec.name] or torch.is_inference_mode_enabled():
+        if not by_form(func) or torch.is_inference_mode_enabled():
             return func(*args, **kwargs)
         form, given = self._asked(spec, args, kwargs)
         found = None if form is None else self.known.get(form)
@@ -117,27 +114,13 @@ class Forms:
             plain = torch.empty_strided(shape, stride, dtype=result.dtype, device="meta")
             if result.storage is not None:
                 plain.set_(given[result.storage].untyped_storage(), result.offset, shape, stride)
-        return self._fake(plain, result.device)
-
-    def _fake(self, plain: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A new fake tensor, which holds what one holds that torch made."""
-        if device not in self.states:
-            made = FakeTensor(self.mode, plain, device)
-            self.states[device] = dict(vars(made))
-            return made
-        again = torch.Tensor._make_subclass(
-            FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
-        )
-        if self.mode._allow_unsafe_data_ptr_access:
-            torch._C._set_warn_deprecated_on_mutable_data_ptr(again)
-        else:
-            torch._C._set_throw_on_mutable_data_ptr(again)
-        vars(again).update(self.states[device])
-        return again
+        return FakeTensor(self.mode, plain, result.device)
 
 
-def by_form(func: Any, spec: Spec) -> bool:
+@lru_cache(maxsize=8192)
+def by_form(func: Any) -> bool:
     """Whether the results of an operator depend on the form of its arguments alone, and nothing but it is changed."""
-    if not spec.name.startswith("aten.") or spec.alters or spec.moves or spec.short.startswith("lift"):
+    spec = spec_of(func)
+    if spec is None or not spec.name.startswith("aten.") or spec.alters or spec.moves or spec.short.startswith("lift"):
         return False
     return not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags)

@@ -21,30 +21,6 @@ SILENT_WRITES: dict[str, tuple[str, ...]] = {
 }
 """Operators whose schema does not say that they write these arguments. All of c10d writes its first argument."""
 
-SHAPE_ONLY = frozenset(
-    f"aten.{name}"
-    for name in (
-        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
-        "new_empty_strided", "rand_like", "randn_like", "randint_like", "sym_size", "sym_stride", "sym_numel",
-        "sym_storage_offset", "is_same_size", "size", "stride", "numel", "is_contiguous", "is_pinned", "is_complex",
-        "is_floating_point", "_has_compatible_shallow_copy_type", "_nested_get_values", "dense_dim", "sparse_dim",
-        "_has_same_storage_numel", "_version", "_shape_as_tensor", "is_strides_like_format",
-        "is_non_overlapping_and_dense", "_is_zerotensor",
-    )
-)  # fmt: skip
-"""Operators whose result depends on shapes alone."""
-
-DROPOUTS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "native_dropout", "_fused_dropout", "dropout", "dropout_", "bernoulli", "bernoulli_", "alpha_dropout",
-        "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
-        "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", "_fill_mem_eff_dropout_mask_",
-        "multinomial", "poisson", "binomial", "_sample_dirichlet", "_standard_gamma",
-    )
-)  # fmt: skip
-"""Random operators whose result is no data of the user's."""
-
 BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
 """Operators whose results have shapes by the numbers of an argument, which no tag says."""
 
@@ -60,8 +36,8 @@ class Spec:
 
     `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place. Those of
     another library than torch's own keep its name: their `short` is `mylib.add_`.
-    `moves`: it changes where its argument lies in its storage. `results` are the arguments of an `out=` form that take
-    its results: their contents are not read.
+    `by_shape`: its results depend on shapes alone. `moves`: it changes where its argument lies in its storage.
+    `results` are the arguments of an `out=` form that take its results: their contents are not read.
     """
 
     name: str
@@ -70,11 +46,10 @@ class Spec:
     function: str
     written: tuple[int, ...]
     arguments: tuple[str, ...]
-    fresh: tuple[int, ...]
-    returns: int
     view: bool
     composite: bool
     random: bool
+    by_shape: bool
     alters: bool
     moves: bool
     results: frozenset[str]
@@ -119,13 +94,13 @@ def spec_of(func: Any) -> Spec | None:
         i for i, a in enumerate(schema.arguments)
         if a.name in silent or (a.alias_info is not None and a.alias_info.is_write)
     )  # fmt: skip
-    fresh = tuple(i for i, r in enumerate(schema.returns) if r.alias_info is None and space != "c10d")
-    returns = len(schema.returns)
+    fresh = any(r.alias_info is None for r in schema.returns)
     return Spec(
-        name, base, short, short[:-1] if in_place else short, written, arguments, fresh, returns,
-        view=returns > 0 and not written and not fresh,
+        name, base, short, short[:-1] if in_place else short, written, arguments,
+        view=bool(schema.returns) and not written and not fresh,
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
+        by_shape=space == "aten" and (short.startswith(("new_", "sym_")) or short.endswith("_like")),
         alters=base in GEOMETRY,
         moves=torch.Tag.inplace_view in func.tags,
         results=frozenset(a.name for a in schema.arguments if a.is_out),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.locations import NOWHERE, OWN, USER, Location, owner
+from gradproof.shadow.locations import NOWHERE, OWN, USER, Location, lines_of, owner
 
 Step = Callable[["Run"], Any]
 
@@ -145,16 +144,13 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def stated(error: BaseException) -> str:
     """An exception in words; one that began in gradproof itself says so."""
-    innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    own = owner(innermost.f_code.co_filename) == OWN and not isinstance(error, GradproofError)
+    own = owner(lines_of(error)[-1].file) == OWN and not isinstance(error, GradproofError)
     return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
 
 
 def raised_at(error: BaseException) -> Location:
     """The user's innermost line of a traceback."""
-    frames = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__)]
-    own = [Location(code.co_filename, line, code.co_name) for code, line in frames if owner(code.co_filename) == USER]
-    return own[-1] if own else NOWHERE
+    return next((line for line in reversed(lines_of(error)) if owner(line.file) == USER), NOWHERE)
 
 
 TEXT_NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")
