@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.record.run import stated
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
@@ -48,7 +49,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            self._failed(error)
+            self._leave(stated(error))
 
     return call
 
@@ -139,7 +140,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.joined.update(term for value in plain for part in value.parts for term in part)
             return found
         except Exception as error:
-            self._failed(error)
+            self._leave(stated(error))
             return {}
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
@@ -153,10 +154,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         try:
             super().after(func, spec, args, kwargs, values, out)
         except Exception as error:
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._leave(f"gradproof itself: {type(error).__name__}: {error}")
+            self._leave(stated(error))
 
     def _leave(self, why: str) -> None:
         """Follow nothing more, and prove nothing."""
@@ -209,11 +207,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """A number is read: what follows is about the recorded path."""
         if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
             self.facts.reads.append((self.location(), base))
-            self.looked.update(self._terms(args[0]))
+            self.looked.update(term for part in self.value(args[0]).parts for term in part)
         return func(*args, **kwargs)
-
-    def _terms(self, tensor: torch.Tensor) -> set[int]:
-        return {term for part in self.value(tensor).parts for term in part}
 
     @guarded
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
@@ -224,7 +219,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.seen.left(tensor.untyped_storage())
         if self.closed or not self.awake or not self._met(tensor):
             return
-        self.looked.update(self._terms(tensor))
+        self.looked.update(term for part in self.value(tensor).parts for term in part)
         if not self.inside:
             self.exports += 1
             self.seen.keep(f"tensor {self.exports}", tensor, self.value(tensor))
@@ -305,8 +300,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        alone = tensor.untyped_storage().nbytes() == tensor.element_size()
-        made = alone and self.depth > 0  # by a forward pass, of a number of Python's
+        made = (
+            self.depth and tensor.untyped_storage().nbytes() == tensor.element_size()
+        )  # of a number, in a forward pass
         if plain is not None and not made and (tensor.is_floating_point() or given):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
