@@ -40,7 +40,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
     bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
-    that a model of any size fits. Raises GradproofError GP406 for a value out of range.
+    that a model of any size fits. `certificate`: the file that the log of the run goes to.
+    Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -55,6 +56,7 @@ class Request:
     rounding: bool = False
     ranges: tuple[str, ...] = ()
     fake: bool = False
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -75,6 +77,8 @@ class Request:
             self._numberless()
         if self.ranges and not self.rounding:
             raise _refused("range", ", ".join(self.ranges), "--rounding beside it, which alone reads ranges")
+        if self.certificate and self.ranks > 1:
+            raise _refused("ranks", self.ranks, "1 beside --certificate, which logs the run of one process")
         if self.rounding and self.ranks > 1:
             raise _refused("ranks", self.ranks, "1 beside --rounding, which bounds the step of one process")
 
@@ -92,7 +96,7 @@ class Request:
             del given["optimizer"]
         if not self.ranges:
             del given["ranges"]
-        for name in ("fake", "rounding"):
+        for name in ("fake", "rounding", "certificate"):
             if not given[name]:
                 del given[name]
         if self.ranks == LEAST["ranks"]:
