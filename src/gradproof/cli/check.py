@@ -48,6 +48,7 @@ FORMATS = ("text", "json", "md")
     show_default=True,
     help="Seconds of CPU time in all; ten times as many on the clock.",
 )
+@click.option("--certificate", default="", metavar="FILE", help="Write the log of the run, for an independent checker.")
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
@@ -66,9 +67,10 @@ def command(
 
     names = allowed(allow)
     request = Request(**given)
-    writable(out)
-    if out is not None:
-        cleared(out)
+    for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
+        writable(path, option)
+        if path is not None:
+            cleared(path)
     chosen = target_of(target)
     present(request.device)
     found = verify(chosen, request, time_limit)

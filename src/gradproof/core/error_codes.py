@@ -68,6 +68,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "it on the kernel, and the results differ.",
         "Correct the law: docs/own-loop.md says what its letters mean. A wrong law could prove what is false.",
     ),
+    "GP415": Explanation(
+        "The file is no certificate of a step, or no whole one: it is cut, or its digest is not that of its records.",
+        "Write it again with gradproof check --certificate FILE, and copy it whole.",
+    ),
     "GP421": Explanation(
         "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
         "interval, no sample, or ranks on a device that they cannot share.",

@@ -30,7 +30,7 @@ RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NU
 LEAST: Mapping[str, int] = {
     "accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0,
 }  # fmt: skip
-QUIET = frozenset({"ranks", "optimizer", "rounding", "ranges", "fake"})
+QUIET = frozenset({"ranks", "optimizer", "rounding", "ranges", "fake", "certificate"})
 SYNC = "GA-SYNC-001"
 
 
@@ -41,7 +41,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
     bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
-    that a model of any size fits. Raises GradproofError GP406 for a value out of range.
+    that a model of any size fits. `certificate`: the file that the log of the run goes to.
+    Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -56,6 +57,7 @@ class Request:
     rounding: bool = False
     ranges: tuple[str, ...] = ()
     fake: bool = False
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -75,6 +77,7 @@ class Request:
             ("device", device, self.fake and device != "cpu", beside_fake),
             ("rounding", self.rounding, self.fake and self.rounding, beside_fake),
             ("range", self.ranges, self.ranges and not self.rounding, "--rounding beside it, which alone reads ranges"),
+            ("ranks", self.ranks, self.certificate and self.ranks > 1, "1 beside --certificate: it logs one process"),
             ("ranks", self.ranks, self.rounding and self.ranks > 1, "1 beside --rounding: it bounds one process"),
         ):
             if wrong:

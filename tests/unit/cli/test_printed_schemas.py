@@ -289,6 +289,7 @@ FORMAT = re.compile(r"gradproof-([a-z][a-z-]*)/[0-9]+")
 NOT_PRINTED = {
     "lemma": "evidence of a step contract, inside of the package",
     "ledger": "proofs/claims.yaml, which is read and has a loader of its own",
+    "step-log": "the record of a run, which has a checker of its own",
 }
 
 

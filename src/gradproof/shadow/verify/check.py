@@ -6,6 +6,7 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
+from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
@@ -88,7 +91,22 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if group.some(bool(best.held) and best.ours.facts.free) and not request.fake:
         elsewhere(step, request, best, group)
-    return described(best, subject, request, time.perf_counter() - start)
+    made = described(best, subject, request, time.perf_counter() - start)
+    if request.certificate:
+        made.notes.append(logged(step, request, best.hints))
+    return made
+
+
+def logged(step: Step, request: Request, hints: Hints) -> str:
+    """Run the function once more, and write the certificate of that run. Its digest and its place, in words."""
+    lines, run, terms = list[str](), run_of(request), Terms()
+    follow = without_numbers if request.fake else partial(with_numbers, {}, Exchange(Group(), terms))
+    ended = follow(step, run, terms, run.micro_batch_size, 0, replace(hints, log=lines))
+    if ended.error:
+        return f"no certificate: the run ended with {ended.error}"
+    data = text(lines)
+    Path(request.certificate).write_bytes(data)
+    return f"certificate {hashlib.sha256(data).hexdigest()}: {request.certificate}"
 
 
 def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
+from gradproof.shadow.verify.step_log import Logging
 from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
@@ -92,6 +93,15 @@ class Followed:
         self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
 
 
+def started(kind: Any, hints: Hints, run: Run, *given: Any) -> Any:
+    """An engine, which is logged where the hints say so."""
+    if hints.log is None:
+        return kind(*given)
+    engine = type("Logged", (Logging, kind), {})(*given)
+    engine.logs(hints.log, run)
+    return engine
+
+
 def _plain(one: Any) -> float:
     return math.nan if isinstance(one, UnknownNumber) else float(bare(one))
 
@@ -100,7 +110,7 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     """Call the function on tensors without numbers. `given`: as an engine takes it."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     terms, *rest = given
-    engine = Fake(fake, terms, run, *rest)
+    engine = started(Fake, rest[-1], run, fake, terms, run, *rest)
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
@@ -128,7 +138,7 @@ def with_numbers(
     """Call the function on real tensors: on every rank, or on this one `alone`."""
     terms, *rest = given
     exchange.group.begin(alone)
-    engine = Real(drawn, exchange, terms, run, *rest)
+    engine = started(Real, rest[-1], run, drawn, exchange, terms, run, *rest)
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)

@@ -178,7 +178,7 @@ class Hints:
 
     `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
     float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
-    `apart`: the draws that are other ones on other ranks.
+    `apart`: the draws that are other ones on other ranks. `log`: takes the records of the run.
     """
 
     by_hand: bool = False
@@ -186,6 +186,7 @@ class Hints:
     snap: bool = False
     integers: bool = False
     apart: frozenset[str] = frozenset()
+    log: list[str] | None = field(default=None, compare=False)
 
 
 # -- Numbers.

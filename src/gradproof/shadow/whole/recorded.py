@@ -300,9 +300,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        made = (
-            self.depth and tensor.untyped_storage().nbytes() == tensor.element_size()
-        )  # of a number, in a forward pass
+        made = self.depth and tensor.untyped_storage().nbytes() == tensor.element_size()  # by a forward pass
         if plain is not None and not made and (tensor.is_floating_point() or given):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
