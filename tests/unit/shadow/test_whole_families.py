@@ -101,6 +101,18 @@ class Experts(nn.Module):
         return (weights.unsqueeze(-1) * torch.stack([expert(rows) for expert in self.experts], -2)).sum(-2)
 
 
+class Pairs(nn.Module):
+    """Two numbers for two columns, as many as a micro-batch has samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(192, 2), nn.Linear(2, WORDS)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Scores of the classes."""
+        return self.head(self.first(pictures.flatten(1)) * torch.tensor([0.5, 2.0]))
+
+
 class Rotations(nn.Module):
     """Rows turned by complex numbers, a convolution by Fourier transforms, and a conjugate."""
 
@@ -210,6 +222,7 @@ FAMILIES: dict[str, Family] = {
     },
     "detections": (partial(Detections, True), pictures, F.cross_entropy),
     "detections, samples second": (partial(Detections, False), pictures, F.cross_entropy),
+    "as many numbers as samples": (Pairs, pictures, F.cross_entropy),
     "complex numbers": (Rotations, words, scored),
     "repeated places": (Places, words, scored),
     "norms of data": (normed, pictures, F.cross_entropy),

@@ -165,6 +165,7 @@ def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
 def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     """What two runs show that have to be made again; the same hints where nothing has to.
 
+    What the full batch's run took for a constant is no data of samples, also where a micro-batch has as many rows.
     Numbers that a line draws as often in both runs, fewer times than there are samples, and along no axis of samples,
     are no data of a sample: a frozen weight, for example.
     """
@@ -174,7 +175,8 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     apart = {site for site in both if set(mine[site]) != set(other[site])}
     whole = {s for s in both if set(mine[s]) == {None} and len(mine[s]) == len(other[s]) < ours.engine.samples}
     apart |= _beside_data(ours, whole, apart) if whole else set()
-    return replace(hints, by_hand=by_hand, common=hints.common | apart)
+    fixed = {name for name, taken in ours.engine.fixed.items() if not taken and full.engine.fixed.get(name)}
+    return replace(hints, by_hand=by_hand, common=hints.common | apart, fixed=hints.fixed | fixed)
 
 
 def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:

@@ -66,6 +66,7 @@ def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
         by_hand=any(one.by_hand for one, _ in every),
         common=frozenset[str]().union(*(one.common for one, _ in every)),
         apart=frozenset(apart).union(*(one.apart for one, _ in every)),
+        fixed=frozenset[str]().union(*(one.fixed for one, _ in every)),
     )
 
 

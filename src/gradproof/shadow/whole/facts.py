@@ -178,7 +178,8 @@ class Hints:
 
     `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
     float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
-    `apart`: the draws that are other ones on other ranks. `log`: takes the records of the run.
+    `apart`: the draws that are other ones on other ranks. `fixed`: tensors that one run took for constants, by their
+    numbers. `log`: takes the records of the run.
     """
 
     by_hand: bool = False
@@ -186,6 +187,7 @@ class Hints:
     snap: bool = False
     integers: bool = False
     apart: frozenset[str] = frozenset()
+    fixed: frozenset[str] = frozenset()
     log: list[str] | None = field(default=None, compare=False)
 
 

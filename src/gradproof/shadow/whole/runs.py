@@ -63,6 +63,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """What the float rows of data from outside are called."""
         self.axes: dict[str, list[int | None]] = {}
         self.widths: set[int] = set()
+        self.fixed: dict[str, bool] = {}
+        """Of tensors from outside, by what they hold: whether it was taken for a constant."""
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
         self.pending: Update | None = None
@@ -168,8 +170,11 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         line = site.rpartition(" ")[0]
         self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
         if real is not None and self.constants:
-            constant = ("constant", (f"{real.dtype} {digest(real)}",), (), shape)
-            if axis is None or constant in self.terms.known:  # one that the other run took for no rows of samples
+            name = f"{real.dtype} {digest(real)}"
+            constant = ("constant", (name,), (), shape)
+            taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
+            self.fixed[name] = axis is None or taken
+            if self.fixed[name]:
                 return shared(self.terms.of(self.terms.make(*constant)))
         owners = range(before + first, before + first + rows)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
