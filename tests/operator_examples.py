@@ -1,7 +1,7 @@
 """Arguments on which the laws of operators are tried against the real kernels, and how they are made.
 
-A tensor of an example is `T` (uniform), `Int` or `Bool` (random); lists of these, and plain values, are passed as they
-are.
+A tensor of an example is `T` (uniform), `Int` or `Bool` (random), or what a function makes by a maker; lists of these,
+and plain values, are passed as they are.
 """
 
 from __future__ import annotations
@@ -23,13 +23,6 @@ class T:
     low: float = -2.0
     high: float = 2.0
     dtype: str = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Complex:
-    """A random tensor of complex numbers."""
-
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +60,8 @@ class Maker:
         if isinstance(spec, T):
             drawn = np.asarray(self.random.uniform(spec.low, spec.high, spec.shape))
             return torch.from_numpy(drawn).to(getattr(torch, self.dtype))
-        if isinstance(spec, Complex):
-            return torch.view_as_complex(self.made(T((*spec.shape, 2), dtype=self.dtype)).double())
+        if callable(spec):
+            return spec(self)
         if isinstance(spec, Int):
             drawn = np.asarray(self.random.integers(spec.low, spec.high, spec.shape))
             return torch.from_numpy(drawn).to(getattr(torch, spec.dtype))
@@ -85,9 +78,6 @@ def overload(op: str, example: Example, args: Sequence[Any], kwargs: dict[str, A
     given = rest[0] if rest else example.overload
     picked = given or torch._C._jit_resolve_packet(f"{space}::{base}", *args, **kwargs)
     return getattr(getattr(getattr(torch.ops, space), base), picked or "default")
-
-
-# fmt: off
 
 
 # fmt: off

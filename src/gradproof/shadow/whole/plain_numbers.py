@@ -344,7 +344,7 @@ class Reading(TorchFunctionMode):
     def end(self) -> None:
         """The function has ended: a count of which nobody saw the use became a plain number."""
         for number in self.counts:
-            if not number.used:
+            if not number.used and not self._drawn(set(number.value)):
                 number.left()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -422,13 +422,18 @@ class Reading(TorchFunctionMode):
 
     def _index(self, tensor: torch.Tensor) -> Any:
         """A number that was drawn, and is an index as it is, counts nothing."""
-        terms, before = self.engine.terms, self.engine.facts.counted
+        before = self.engine.facts.counted
         number = torch.Tensor.__index__(tensor)
-        made = {term for part in self.engine.value(tensor).parts for term in part} - {terms.one}
-        drawn = [terms.kids[term][0] if terms.operators[term] == "reshape" else term for term in made]
-        if all(terms.operators[t] == "data" and not str(terms.attributes[t][0]).startswith("torch.") for t in drawn):
+        if self._drawn({term for part in self.engine.value(tensor).parts for term in part}):
             self.engine.facts.counted = before
         return number
+
+    def _drawn(self, made: set[int]) -> bool:
+        """Whether a number is one that was drawn, as it is."""
+        terms = self.engine.terms
+        drawn = [terms.kids[t][0] if terms.operators[t] == "reshape" else t for t in made - {terms.one}]
+        named = [(terms.operators[t], str((*terms.attributes[t], "")[0])) for t in drawn]
+        return all(kind == "draw" or (kind == "data" and not name.startswith("torch.")) for kind, name in named)
 
     def _tensor(self, arg: Any, wide: bool) -> Any:
         """A number as a tensor of one element, of a type that makes no result wider than the number does."""

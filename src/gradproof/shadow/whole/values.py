@@ -201,7 +201,7 @@ class Algebra:
             return self.broadcast(terms.kids[term][0], shape)
         own = terms.shapes[term] or ()
         lead = len(own) if prod(own) == 1 else next(at for at, rows in enumerate(own) if rows != 1)
-        if len(own) > 0 and prod(own) == prod(shape):
+        if prod(own) == prod(shape):
             return self.reshaped(term, shape)
         term = self.reshaped(term, own[lead:])
         return term if terms.shapes[term] == shape else terms.make("expand", (), (term,), shape)
