@@ -103,3 +103,30 @@ def test_the_line_that_took_a_count_is_named() -> None:
         Outcome.UNKNOWN,
         TAKEN["a range"].__code__.co_firstlineno,
     )
+
+
+MASKED: dict[str, Callable[[Tensor], int]] = {
+    "an array": lambda valid: int(valid.numpy().sum()),
+    "a list": lambda valid: sum(map(sum, valid.tolist())),
+    "places": lambda valid: valid.nonzero().shape[0],
+    "what is chosen": lambda valid: valid.float().masked_select(valid).numel(),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mean_of_token_means_by_a_mask_that_left_is_not_proved(name: str) -> None:
+    def train(run: Run) -> None:
+        job = WHOLE_TOKENS.start(run)
+        for window in job.windows():
+            for x, y in window:
+                loss = F.cross_entropy(job.model(x).flatten(0, 1), y.flatten(), ignore_index=IGNORED, reduction="sum")
+                (loss / MASKED[name](y != IGNORED) / len(window)).backward()
+            job.apply()
+
+    assert check_whole(train, "step", Request()).result("GA-EQ-001").outcome is not Outcome.HOLDS
+
+
+def test_a_proof_beside_a_count_that_was_read_says_what_it_assumes() -> None:
+    found = check_whole(lambda run: step(run, TAKEN["an item"], True), "step", Request())
+    line = TAKEN["an item"].__code__.co_firstlineno
+    assert any("code in C" in one and f"{__file__}:{line}" in one for one in found.assumptions)

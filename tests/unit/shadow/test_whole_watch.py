@@ -80,3 +80,13 @@ def test_data_from_which_nothing_with_a_gradient_is_made_are_no_samples(dropped:
     found = watched("", tmp_path, script, *["dropped"] * dropped)["GA-DATA-001"]
     assert found["outcome"] == ("UNKNOWN" if dropped else "HOLDS"), found
     assert not dropped or "is in no gradient" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("how", "obligation"),
+    [("norm", "GA-EQ-001"), ("array", "GA-EQ-001"), ("counts", "GA-EQ-001"), ("dropped", "GA-DATA-001")],
+)
+def test_what_readers_found_is_not_proved(how: str, obligation: str, tmp_path: Path) -> None:
+    found = watched("", tmp_path, str(IDIOMS.with_name("watched_finds.py")), how)[obligation]
+    assert found["outcome"] in ("UNKNOWN", "OUTSIDE", "OPAQUE"), found
+    assert "ended with" not in found["reason"]

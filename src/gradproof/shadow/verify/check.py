@@ -209,6 +209,8 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     if attempt.snapped():
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")
+    if facts.shown is not None:
+        made.assumptions.append(f"code in C, as range() or NumPy, computes with no count that was read ({facts.shown})")
     if attempt.hints.integers:
         made.assumptions.append("counts of tokens are those of this run")
     if request.ranks > 1:

@@ -207,7 +207,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if result is None:
                 continue
             if spec.view:
-                held = self.memory.read(result) if name == "as_strided" else None
+                held = self.memory.read(result) if name in ("as_strided", "_conj") else None
                 self.memory.alias(result, value if held is None else held)
             else:
                 self.put(result, value)

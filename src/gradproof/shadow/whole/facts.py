@@ -127,12 +127,12 @@ class RunFacts:
     """What one run showed.
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: where whole
-    numbers of a tensor first became plain numbers of Python. `gated`: numbers of gradients became plain. `free`: Python
-    read numbers that may lead elsewhere at other data. `narrowed`: the lines of `narrow`, with the step and the
-    backward passes before. `lines`: those of the backward passes. `scaled`: the scalars by which the function
-    itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a
-    generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by
-    what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
+    numbers of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of
+    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrowed`: the lines
+    of `narrow`, with the step and the backward passes before. `lines`: those of the backward passes. `scaled`: the
+    scalars by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data
+    held. `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
+    parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
     are registered, or sampled, and the words that say so.
     """
 
@@ -147,6 +147,7 @@ class RunFacts:
     sources: dict[str, int] = field(default_factory=dict)
     operators: int = 0
     counted: Location | None = None
+    shown: Location | None = None
     free: bool = False
     gated: bool = False
     lines: list[Location] = field(default_factory=list)

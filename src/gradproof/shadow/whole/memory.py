@@ -82,6 +82,11 @@ class Memory:
         held = self.held.get(_number(tensor))
         return held is not None and known(held) and (not held.data or geometry_of(tensor) in held.views)
 
+    def knows(self, storage: torch.UntypedStorage) -> bool:
+        """Whether something of a storage was met, as real numbers or as complex ones."""
+        both = (self.held.get(number) for number in (storage._cdata, ~storage._cdata))
+        return any(held is not None and known(held) for held in both)
+
     def read(self, tensor: torch.Tensor) -> Value | None:
         """The value of a tensor, or None where nobody knows it."""
         if tensor.is_conj() or tensor.is_neg():

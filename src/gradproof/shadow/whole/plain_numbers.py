@@ -344,8 +344,10 @@ class Reading(TorchFunctionMode):
     def end(self) -> None:
         """The function has ended: a count of which nobody saw the use became a plain number."""
         for number in self.counts:
-            if not number.used and not self._drawn(set(number.value)):
-                number.left()
+            if not self._drawn(set(number.value)):
+                self.engine.facts.shown = number.location
+                if not number.used:
+                    number.left()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

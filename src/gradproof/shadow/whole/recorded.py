@@ -136,8 +136,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         try:
             found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
             if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-                plain = (found[id(t)] for t in tensors if not t.requires_grad)
-                self.joined.update(term for value in plain for part in value.parts for term in part)
+                self.joined.update(term for value in found.values() for part in value.parts for term in part)
             return found
         except Exception as error:
             self._leave(stated(error))
@@ -232,8 +231,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.escapes.left(storage, None)
         if self.closed:
             return
-        held = self.memory.held.get(storage._cdata)
-        if self.awake and held is not None and known(held):
+        if self.awake and self.memory.knows(storage):
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
@@ -300,8 +298,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        made = self.depth and tensor.untyped_storage().nbytes() == tensor.element_size()  # by a forward pass
-        if plain is not None and not made and (tensor.is_floating_point() or given):
+        if plain is not None and (tensor.is_floating_point() or given):
             self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 

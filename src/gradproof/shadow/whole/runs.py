@@ -28,7 +28,7 @@ from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
-from gradproof.shadow.whole.memory import MOVED, known
+from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import counting
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
@@ -263,6 +263,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """Work out the values of the results."""
         with self.aside():
             super().after(func, spec, args, kwargs, values, out)
+            if spec.short in ("nonzero", "masked_select"):
+                self.laws.chooses((part for value in values.values() for part in value.parts), len(out))
             if torch._C._current_graph_task_id() != -1:
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
@@ -368,7 +370,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.reads.append((self.location(), how))
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = not tensor.is_floating_point() or counting(self.terms, value)
-        whole = counts and tensor.dtype is not torch.bool
+        whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
         if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
             self.facts.counted = self.facts.counted or self.location()
 
@@ -463,8 +465,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.busy:
             return
         self.escapes.left(storage, None)
-        held = self.memory.held.get(storage._cdata)
-        if held is not None and known(held):
+        if self.memory.knows(storage):
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     def look(self) -> None:

@@ -431,7 +431,7 @@ class Moves(Algebra):
         """What repeats along an axis that becomes a part of the first, as queries that all samples have."""
         for axis, count in enumerate(old[:2] if new and new[:1] != old[:1] else ()):
             turns = prod(old[:axis])
-            if count > 1 and new[0] % (turns * count) == 0 and self.repeats(whole, axis):
+            if count > 1 and turns and new[0] % (turns * count) == 0 and self.repeats(whole, axis):
                 size = (new[0] // count, *new[1:])
                 part = mapped(self.piece(whole, axis, 0, 1), partial(self.reshaped, shape=size))
                 return Value((self.terms.factored(part, size),) * count, 0, size[0], turns)

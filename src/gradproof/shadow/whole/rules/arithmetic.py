@@ -87,7 +87,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
     if plain:
         by = plain[0]
         if by is None or not isinstance(call.args[0], torch.Tensor) or (divides and not by):
-            return None
+            return x.apply(Law(pointwise, linear=(0,)), call) if pairs and not divides else None
         return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / by if divides else by)]
     at = _single(x, call, divides)
     if at is not None:

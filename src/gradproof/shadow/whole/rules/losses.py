@@ -153,8 +153,8 @@ def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] 
 
     `whole`: how many of its arguments have the input's axes; the others have an element for each channel.
     """
-    if 1 not in {value.axis for value in call.values[:whole]}:
-        return None
+    if not any(value.axis == 1 and len(value.parts) > 1 for value in call.values[:whole]):
+        return None  # one part may lie along any axis
     own = "Zb" + "Z" * (len(call.shapes[0]) - 2)
     letters = [own] * whole + ["b"] * (len(call.shapes) - whole), [own, "b", "b"]
     return x.apply(Law(lambda _: letters, linear=linear), call)
