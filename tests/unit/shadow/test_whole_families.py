@@ -127,6 +127,8 @@ class Rotations(nn.Module):
         turns = torch.polar(torch.ones(LENGTH, WIDTH // 2), torch.arange(LENGTH * WIDTH / 2).view(LENGTH, -1))
         turned = torch.view_as_complex(rows) * turns
         waves = torch.fft.rfft(torch.view_as_real(turned * turned.conj()).flatten(2), dim=1) * self.weight
+        turned, nothing = turned * 1j, torch.ones(2, 6).repeat_interleave(0, 0)
+        turned = turned + nothing.sum()
         return self.head(torch.fft.irfft(waves, n=LENGTH, dim=1) + torch.view_as_real(turned).flatten(2))
 
 

@@ -223,7 +223,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.laws.backward = torch._C._current_graph_task_id() != -1
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
-        if found is None and law is not None:
+        if found is None and law is not None and call.values:
             found = self.laws.apply(law, call)
         if found is None and call.name.startswith(("empty", "new_empty")):
             return [self._blank(call, at) for at in range(len(call.out))]
