@@ -106,7 +106,7 @@ def test_the_ranks_end_with_the_parent_and_do_not_import_it(tmp_path: Path) -> N
     (tmp_path / "apart").mkdir()
     (tmp_path / "apart/unguarded.py").write_text(program)
     (tmp_path / "signal.py").write_text("raise SystemExit")  # what a folder of the user's holds is not imported
-    own = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    own = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))  # "" is the present folder
     environment = {**os.environ, "PYTHONPATH": own}
     parent = subprocess.Popen([sys.executable, "apart/unguarded.py"], cwd=tmp_path, env=environment)
     stated = tmp_path / "waiting"
