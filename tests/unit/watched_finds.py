@@ -1,8 +1,9 @@
 """`python watched_finds.py HOW`: steps that are no full batch's, though each looks as if it was.
 
-`norm`: a norm over the rows of a whole batch, with one sample a micro-batch. `dropped`: a batch that met the model in a
-function of its own, and was dropped. `array`: NumPy writes complex numbers between two operators. `counts`: a mean of
-token means, by a count that the forward pass makes a tensor of.
+`norm`: a norm over the rows of a whole batch, with one sample a micro-batch. `selected`: the same beneath a
+selection. `dropped`: a batch that met the model in a function of its own, and was dropped. `array`: NumPy writes
+complex numbers between two operators. `counts`: a mean of token means, by a count that the forward pass makes a
+tensor of.
 """
 
 import sys
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 how, N = sys.argv[1], 4
-B = 1 if how == "norm" else 2
+B = 1 if how in ("norm", "selected") else 2
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(32, 6), torch.randn(32, 6))
 
@@ -49,6 +50,9 @@ class Model(nn.Module):
         if how == "norm":
             turned = rows.view(-1, 2, 3).transpose(0, 1).reshape(1, 2, -1)
             rows = F.batch_norm(turned, None, None, training=True).view(2, -1, 3).transpose(0, 1).reshape(-1, 6)
+        if how == "selected":
+            rows = rows.view(1, -1, 2, 3)[0].flatten(1)
+            rows = rows / (1 + rows.square().mean(0, keepdim=True))
         if how == "array":
             pairs = rows.to(torch.complex64)
             held = pairs.detach().numpy()

@@ -84,7 +84,13 @@ def test_data_from_which_nothing_with_a_gradient_is_made_are_no_samples(dropped:
 
 @pytest.mark.parametrize(
     ("how", "obligation"),
-    [("norm", "GA-EQ-001"), ("array", "GA-EQ-001"), ("counts", "GA-EQ-001"), ("dropped", "GA-DATA-001")],
+    [
+        ("norm", "GA-EQ-001"),
+        ("selected", "GA-EQ-001"),
+        ("array", "GA-EQ-001"),
+        ("counts", "GA-EQ-001"),
+        ("dropped", "GA-DATA-001"),
+    ],
 )
 def test_what_readers_found_is_not_proved(how: str, obligation: str, tmp_path: Path) -> None:
     found = watched("", tmp_path, str(IDIOMS.with_name("watched_finds.py")), how)[obligation]

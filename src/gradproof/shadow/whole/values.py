@@ -509,7 +509,9 @@ class Moves(Algebra):
         one = self.cut(value, shape, axis, index, 1)
         small, gone = shape_with(shape, axis, 1), (*shape[:axis], *shape[axis + 1 :])
         if one.shared or one.axis == axis:
-            return self.reshape(shared(self.fitted(one.parts[0], small)), small, gone)
+            alone = not value.shared and len(value.parts) == 1  # it may lie along another axis, which is left
+            part = self.fitted(one.parts[0], small)
+            return self.reshape(shared(self.gathered(part) if alone else part), small, gone)
         return self.reshape(one, small, gone, one.axis - (one.axis > axis))
 
     def join(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape) -> Value:
