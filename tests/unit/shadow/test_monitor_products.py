@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.monitoring import report_loss
+from gradproof.monitoring import CountRules, report_loss
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import DROPPED, heard, monitored, reported
+from gradproof.shadow.protocol.monitor_report import DROPPED, handed, heard, monitored, reported
 
 N = 4
 
@@ -171,3 +172,11 @@ def test_a_closure_that_is_called_again_has_no_effective_batch() -> None:
     with Monitor() as monitor:
         optimizer.step(closure)  # type: ignore[no-untyped-call]
     assert monitored(monitor)["effective"]["why"] == DROPPED
+
+
+def test_a_loss_that_overflows_by_a_product_is_still_the_loss() -> None:
+    """A loop that makes a window overflow multiplies its loss by infinity; a quotient by it is no division by N."""
+    loss = torch.ones(3, requires_grad=True).square().mean()
+    over = handed([loss * math.inf], None, 1, "")
+    assert over.own(CountRules(), 0.0, [4]) == math.inf
+    assert handed([loss / math.inf], None, 1, "").divisor == 1

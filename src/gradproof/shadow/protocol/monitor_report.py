@@ -86,7 +86,9 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if scale is not None:
             made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
             node = _skipped(_below(node)) if _is_by(node, scale) else None
-        while _name(node) == "DivBackward0" and (by := _by(node)) > 0 and node.next_functions[0][0] is not None:
+        while (
+            _name(node) == "DivBackward0" and 0 < (by := _by(node)) < math.inf and node.next_functions[0][0] is not None
+        ):
             made.divisor *= by
             node = _skipped(node.next_functions[0][0])
         factors = weights(node)
@@ -120,15 +122,17 @@ def _within(node: Any) -> float:
     """The factor that every summand of a mean was multiplied or divided by last; 1 without one."""
     below = _skipped(node.next_functions[0][0])
     by = abs(_by(below)) if _name(below) in ("DivBackward0", "MulBackward0") else 0.0
-    return 1.0 if not by else 1 / by if _name(below) == "DivBackward0" else by
+    if _name(below) == "DivBackward0":
+        return 1 / by if 0 < by < math.inf else 1.0
+    return by or 1.0
 
 
 def _by(node: Any) -> float:
-    """The number in a product or quotient with one; 0 where it is no number of one element on the CPU."""
+    """The number in a product or quotient with one; 0 where it is no number of one element on the CPU, or is NaN."""
     other = None if _below(node) is None else _other(node)
     if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
         return 0.0
-    return float(other) if math.isfinite(float(other)) else 0.0
+    return 0.0 if math.isnan(float(other)) else float(other)
 
 
 def _other(node: Any) -> Any:
