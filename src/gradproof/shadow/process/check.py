@@ -166,7 +166,7 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
 def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
     """Start, wait, kill what is left. The outcome is None when the child ended well.
 
-    The environment is the user's own; TMPDIR marks the child's children, so that none escapes.
+    The environment is the user's own; TMPDIR marks its children, which end with it.
     """
     environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
     try:

@@ -200,11 +200,10 @@ class Algebra:
         if terms.operators[term] == "expand":
             return self.broadcast(terms.kids[term][0], shape)
         own = terms.shapes[term] or ()
-        lead = len(own) if prod(own) == 1 else next(at for at, rows in enumerate(own) if rows != 1)
         if prod(own) == prod(shape):
             return self.reshaped(term, shape)
-        term = self.reshaped(term, own[lead:])
-        return term if terms.shapes[term] == shape else terms.make("expand", (), (term,), shape)
+        lead = next((at for at, rows in enumerate(own) if rows != 1), len(own))
+        return terms.make("expand", (), (self.reshaped(term, own[lead:]),), shape)
 
     def split(self, combination: Combination, shape: Shape, axis: int, rows: int, turns: int = 1) -> list[Combination]:
         """A combination of terms of a shape as parts along an axis."""
