@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MAX_NORM = 0.85
+MAX_NORM = 0.3
 
 
 class HandSGD(torch.optim.Optimizer):
