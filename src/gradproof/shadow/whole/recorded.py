@@ -30,7 +30,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, OwnBackward, Unchanged, call_site, digest, plain
+from gradproof.shadow.whole.unseen import OwnBackward, call_site, digest, plain, states
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -41,21 +41,24 @@ READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
-def guarded(method: Callable[..., None]) -> Callable[..., None]:
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method whose failure ends the following, and not the user's script."""
 
     @functools.wraps(method)
-    def call(self: Recorded, *args: Any, **kwargs: Any) -> None:
+    def call(self: Recorded, *args: Any, **kwargs: Any) -> Any:
         try:
-            method(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         except Exception as error:
             self._leave(stated(error))
+            return {}
 
     return call
 
 
 class Recorded(Engine):  # type: ignore[no-untyped-call]
     """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
+
+    kind = RecordedStep
 
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
@@ -78,9 +81,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.by_pass = False
         self.met = Meetings()
         self._last = (-1, 0)
-        self.escapes = Escapes()
-        self.seen = Unchanged(self.escapes)
-        self.exports = self.inside = self.steps = 0
+        self.inside = self.steps = 0
         self.own = OwnBackward(self)
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
@@ -125,23 +126,21 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.inside and self._from_a_hook():
             self.hooked = self.hooked or user_location()
             self.own.hook(base)
-            if self._writes_a_gradient(spec, args, kwargs):
+            if self.writes_gradient(spec.targets(args, kwargs)):
                 self.overwritten = user_location()
-        if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
+        if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         return super().operate(func, spec, args, kwargs)
 
+    @guarded
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
-        """The values of the arguments. The engine's own failure ends the following, and not the script."""
-        try:
-            found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
-            if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-                self.joined.update(term for value in found.values() for part in value.parts for term in part)
-            return found
-        except Exception as error:
-            self._leave(stated(error))
-            return {}
+        """The values of the arguments."""
+        found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
+        if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            self.joined.update(term for value in found.values() for part in value.parts for term in part)
+        return found
 
+    @guarded
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results."""
         if self.closed:
@@ -149,11 +148,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         strange = next((t for t in tensors_in(out) if not plain(t)), None)
         if strange is not None:
             self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
-            return
-        try:
+        else:
             super().after(func, spec, args, kwargs, values, out)
-        except Exception as error:
-            self._leave(stated(error))
 
     def _leave(self, why: str) -> None:
         """Follow nothing more, and prove nothing."""
@@ -162,18 +158,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _by_optimizer(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """What an optimizer's step does is not followed; code that is not torch's may not write a gradient in it."""
-        if not by_torch() and self._writes_a_gradient(spec, args, kwargs):
+        if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
             self.lose("a gradient is written while the optimizer steps")
         return func(*args, **kwargs)
 
-    def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        written = [t for t in spec.targets(args, kwargs) if plain(t)]
-        own = {grad.untyped_storage()._cdata for grad in self._gradients()} if written else set()
-        return any(t.untyped_storage()._cdata in own for t in written)
-
-    def _gradients(self) -> list[torch.Tensor]:
-        held = (p.grad for p in {id(p): p for p in self.kept}.values() if p.is_leaf)
-        return [grad for grad in held if grad is not None and plain(grad)]
+    def present(self) -> list[torch.Tensor]:
+        """The gradients that the parameters have now."""
+        return [grad for grad in super().present() if plain(grad)]
 
     def _from_a_hook(self) -> bool:
         """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
@@ -214,25 +205,22 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Python got at the memory of a tensor: what it holds has to stay."""
         if not plain(tensor):
             return
-        self.escapes.left(tensor.untyped_storage(), found, foreign)
-        self.seen.left(tensor.untyped_storage())
+        super().exported(tensor, found, foreign)
         if self.closed or not self.awake or not self._met(tensor):
             return
         self.looked.update(term for part in self.value(tensor).parts for term in part)
         if not self.inside:
-            self.exports += 1
-            self.seen.keep(f"tensor {self.exports}", tensor, self.value(tensor))
+            self.keep("tensor", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
 
     @guarded
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
-        self.escapes.left(storage, None)
-        if self.closed:
-            return
-        if self.awake and self.memory.knows(storage):
-            self.lose("the storage of a tensor was written, or given away, by itself")
+        if self.awake and not self.closed:
+            super().stored(storage)
+        else:
+            self.escapes.left(storage, None)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -259,13 +247,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         frozen = isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
         if known(held) and not held.data:
             self.lose("a part of a tensor was read after a write to another part")
-            made = shared(self.terms.of(self._fresh("unknown", shape)))
+            made = self._fresh("unknown", shape)
         elif frozen:
             name = self.buffers.get(id(tensor)) or self.name(tensor)
-            made = shared(self.terms.of(self.terms.make("constant", (name,), (), shape)))
+            made = self.leaf("constant", (name,), shape)
         elif self.inside:
             self.lose("a tensor of unknown origin takes part in a backward pass")
-            made = shared(self.terms.of(self._fresh("unknown", shape)))
+            made = self._fresh("unknown", shape)
         else:
             held.data = True
             found = self._number(tensor)
@@ -276,8 +264,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.met.data(tensor, found, len(self.facts.updates), number, self.location())
             self.memory.alias(tensor, found)
             if self.escapes.reach(tensor):
-                self.exports += 1
-                self.seen.keep(f"batch {self.exports}", tensor, found)
+                self.keep("batch", tensor, found)
             return found
         self.memory.alias(tensor, made)
         return made
@@ -333,7 +320,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if shape and shape[0] != rows and shape[1:] == row:
             axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
-            return shared(self.terms.of(self.terms.make("constant", (digest(tensor),), (), shape)))
+            return self.leaf("constant", (digest(tensor),), shape)
         gradients, slot = torch.is_grad_enabled(), self._site()
         count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
         size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
@@ -342,14 +329,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if whole:
             slot, first = f"{slot} {first}", 0
         self.by_pass |= number not in self.marked
-        parts = []
-        for i in range(first, first + count):
-            owner = number * MICRO + i
-            key = (slot, gradients, str(tensor.dtype), owner)
-            parts.append(self.terms.of(self.terms.make("data", (*key, within), (), size, owner)))
-            if gradients:
-                self.used.setdefault(owner, self.location())
-        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, size[axis])
+        owners = range(number * MICRO + first, number * MICRO + first + count)
+        for owner in owners if gradients else ():
+            self.used.setdefault(owner, self.location())
+        names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
+        return self.data(names, owners[0], size, axis)
 
     def _site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
@@ -414,23 +398,21 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.steps += 1
         if self.closed or not self.awake or self.steps > 1:
             return
-        self._compare("gradient")
-        self._compare("parameter")
-        self._compare("tensor")
-        number = self.number_of(optimizer)
-        own, found = params_of(optimizer), dict[str, Gradient]()
-        for parameter in own:
-            if parameter.grad is not None and not plain(parameter.grad):
-                self.lose("a gradient is no plain tensor")
-            elif parameter.grad is not None:
-                found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
-        update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
-        update.optimizer, update.since, update.until = number, self.since, len(self.runs)
-        update.window, update.part = self.window_of(), self.parts
-        update.order = tuple(self.name(parameter) for parameter in own)
-        update.leaves = {term for p in own for part in self.value(p).parts for term in part}
-        self.facts.updates.append(update)
-        self.stepping, self.passes, self.begun_with, self.applied_of = True, 0, {}, len(self.used)
+        window = self.window_of()  # the default counts the steps before this one
+        self.compare("gradient", "parameter", "tensor")
+        super().before_step(optimizer)
+        update = self.facts.updates[-1]
+        assert isinstance(update, RecordedStep)
+        update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
+        update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
+        self.applied_of = len(self.used)
+
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
+        """The gradients of parameters that have one."""
+        found = [parameter for parameter in own if parameter.grad is not None]
+        if not all(plain(parameter.grad) for parameter in found if parameter.grad is not None):
+            self.lose("a gradient is no plain tensor")
+        return {self.name(p): Gradient(self.name(p), self._gradient(p)) for p in found}
 
     @guarded
     def after_step(self, optimizer: Any) -> None:
@@ -440,13 +422,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self.stepping = False
         for parameter in params_of(optimizer):
-            leaf = self.terms.make("state", (self.name(parameter), len(self.facts.updates)), (), tuple(parameter.shape))
-            self.memory.write(parameter, shared(self.terms.of(leaf)))
-        for held in list(optimizer.state.values()):
-            for one in held.values() if isinstance(held, dict) else ():
-                if isinstance(one, torch.Tensor):
-                    self.memory.write(one, shared(self.terms.of(self._fresh("state", tuple(one.shape)))))
-        self._look("parameter")
+            key = (self.name(parameter), len(self.facts.updates))
+            self.memory.write(parameter, self.leaf("state", key, tuple(parameter.shape)))
+        for one in list(states(optimizer)):
+            self.memory.write(one, self._fresh("state", tuple(one.shape)))
+        self.look("parameter")
 
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
@@ -456,8 +436,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
-        self._compare("gradient")
-        self._compare("batch")
+        self.compare("gradient", "batch")
         self._reachable()
         super().begin(roots)
         if self.passes == 1:
@@ -493,7 +472,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                     self.overwritten = self.overwritten or self.location()
         self.arrived |= {self.terms.bare(term)[0] for gain in run.gains.values() for term in gain}
         self.ran = True
-        self._look("gradient")
+        self.look("gradient")
 
     def emptied(self) -> None:
         """A gradient was zeroed, or taken away."""
@@ -513,22 +492,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     # Writes that are no operators
 
-    def _look(self, kind: str) -> None:
-        """Keep what the parameters, or the gradients, hold."""
-        for parameter in self.kept:
-            tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
-            if tensor is not None and plain(tensor):
-                self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
-
-    def _compare(self, kind: str) -> None:
-        """What no operator wrote has to hold what it held."""
-        for name, _ in self.seen.changed(kind, self.memory.read):
-            self.lose(f"the {name} was changed by something that is no operator")
-
     def _reachable(self) -> None:
         """While a backward pass runs nobody else may write into a gradient, nor may two of them be one."""
         taken: dict[int, int] = {}
-        for grad in sorted(self._gradients(), key=lambda one: one.storage_offset()):
+        for grad in sorted(self.present(), key=lambda one: one.storage_offset()):
             storage, begin = grad.untyped_storage()._cdata, int(grad.storage_offset())
             if self.escapes.reach(grad):
                 self.lose("something else can reach the memory of a gradient while a backward pass runs")
@@ -557,12 +524,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")
-            self.memory.write(p, shared(self.terms.of(self.terms.make("state", key, (), tuple(p.shape)))))
+            self.memory.write(p, self.leaf("state", key, tuple(p.shape)))
             if p.is_leaf and p.grad is not None and plain(p.grad):
                 with torch.no_grad(), _disable_current_modes():
                     left = bool(torch.count_nonzero(p.grad))
                 self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
-        self._look("parameter")
+        self.look("parameter")
 
     def _forget(self) -> None:
         """What tensors that were followed hold now is not known. A number that was made of no sample is read anew."""
