@@ -152,13 +152,8 @@ def changes_step(optimizer: Optimizer) -> bool:
 
 
 def rates(optimizer: Any) -> list[float]:
-    """The learning rates of an optimizer's groups; NaN for one on an accelerator, which is not waited for."""
-    return [rate(group.get("lr")) for group in optimizer.param_groups]
-
-
-def rate(value: Any) -> float:
-    """A learning rate as a float; NaN for a tensor on an accelerator, and for what is no number."""
-    if not isinstance(value, Tensor):
-        return float(value) if isinstance(value, Real) else float("nan")
+    """The learning rates of an optimizer's groups; NaN for one on an accelerator, which is not waited for, and none."""
+    found = [group.get("lr") for group in optimizer.param_groups]
     with torch.utils._python_dispatch._disable_current_modes():
-        return float(value.detach()) if value.device.type == "cpu" else float("nan")
+        known = [one.device.type == "cpu" if isinstance(one, Tensor) else isinstance(one, Real) for one in found]
+        return [float(one) if own else float("nan") for one, own in zip(found, known, strict=True)]

@@ -7,7 +7,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,15 +21,15 @@ from gradproof.shadow.locations import NOWHERE, Location, initialising, user_loc
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.draws import GENERATORS, bounds, by_numbers, settings
+from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
+from gradproof.shadow.whole.interpreter import Call, Interpreter
+from gradproof.shadow.whole.laws import LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, plain, states
-from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
+from gradproof.shadow.whole.values import Value, part_shape, shared
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()
@@ -44,7 +44,7 @@ UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
-class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
+class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a training function.
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
@@ -83,6 +83,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.left: dict[int, Location] = {}
+        self.narrowed: Location | None = None
         self.exports = 0
         self.optimizers: list[Any] = []
         self.last: dict[int, int] = {}
@@ -178,10 +179,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         for at, tensor in enumerate(args[:2]):
             self.memory.write(tensor, self.leaf("constant", ("loss scale", at, self.scales), tuple(tensor.shape)))
 
-    @abstractmethod
-    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
-        """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
-
     def _settle(
         self, func: Any, spec: Spec, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
     ) -> None:
@@ -241,19 +238,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             parts = [self.terms.of(self.terms.make("blank", (), (kid,), size)) for kid in kids]
             return like.holding(parts)
         return self._fresh("blank", shape)
-
-    def leaf(self, operator: str, attributes: tuple[Any, ...], shape: Shape) -> Value:
-        """What all samples share, of no other term."""
-        return shared(self.terms.of(self.terms.make(operator, attributes, (), shape)))
-
-    def _fresh(self, kind: str, shape: Shape) -> Value:
-        """A leaf of which nothing is known: it equals no other, of this run or another."""
-        self.made[kind, 0] += 1
-        return self.leaf("unknown", (kind, self.mark, self.made[kind, 0]), shape)
-
-    def _shared(self, kind: str, shape: Shape) -> Value:
-        self.made[kind, 0] += 1
-        return self.leaf("draw", (kind, self.made[kind, 0], (None, None)), shape)
 
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
@@ -441,6 +425,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             found = self._unknown(tensor)
         return found
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter or a buffer, or took part in a calculation: data do later."""
+        held = tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.buffers
+        return held or self.memory.met(tensor)
+
     def combination(self, tensor: torch.Tensor) -> Combination:
         """The value of a tensor as one combination of terms of its shape."""
         shape = tuple(tensor.shape)
@@ -505,6 +494,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
+        if tensor.dtype in NARROW and self.narrowed is None:
+            self.narrowed = self.location()
         whole = tensor.dtype in SHORT and any(self.terms.trained[term] for part in value.parts for term in part)
         if whole or tensor.dtype in NARROW:
             self._narrow(tensor, value)
@@ -534,62 +525,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if self.handed[0] != at:
             self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
         return self.handed[1]
-
-    def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
-        """Random numbers: data, numbers of each sample, or numbers that all share."""
-        if call.name == "native_dropout":
-            return self._dropped(call)
-        by, others = by_numbers(call, written), any(isinstance(arg, torch.Tensor) for arg in call.args[1:])
-        if call.name not in GENERATORS or others or (by and written):
-            self.facts.opaque[call.name] += 1
-            return [self._fresh(call.name, call.out_shape(at)) for at in range(len(call.out))]
-        drawn = self._drawn_like(call, bool(written))
-        if not by:
-            return drawn
-        pair = replace(
-            call, attributes=settings(call), tensors=call.tensors * 2, values=[call.values[0], *drawn],
-            shapes=call.shapes * 2, arguments=(),
-        )  # fmt: skip
-        return self.laws.apply(Law(pointwise), pair)  # a function of these numbers and of noise
-
-    def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
-        found: list[Value] = []
-        for at, made in enumerate(call.out):
-            shape = call.out_shape(at)
-            like = call.values[0] if call.values and call.shapes[0] == shape else NOUGHT
-            owners = [{self.terms.owners[term] for term in part} for part in like.parts]
-            if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
-                found.append(self._masks(call, like, [o.pop() for o in owners], shape))
-            elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
-                found.append(self._shared(f"random {call.name} {settings(call)}", shape))
-            else:
-                self.drawing = f" {call.name} {settings(call)}"
-                found.append(self.source(made, bounds(call)))
-                self.drawing = ""
-        return found
-
-    def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
-        """Numbers drawn for each sample: the n-th draw of a line for a sample is one leaf in both runs."""
-        site, size = f"{call.name} at {self.location()}", part_shape(like, shape)
-        parts = []
-        for owner in owners:
-            self.made[site, owner + 1] += 1
-            key = (site, call.attributes, owner, self.made[site, owner + 1], (None, None))
-            parts.append(self.terms.of(self.terms.make("draw", key, (), size, owner)))
-        return like.holding(parts)
-
-    def _dropped(self, call: Call) -> list[Value]:
-        """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
-        keep = self.laws.exact(call.args[1])
-        bits = replace(call, out=call.out[1:], name="bernoulli")
-        (mask,) = self._drawn_like(bits)
-        if keep is None or keep == 1:
-            return self.laws.opaque(call)
-        pair = replace(
-            call, name="mul", attributes=(), values=[call.values[0], mask], shapes=[call.shapes[0]] * 2,
-            tensors=[call.tensors[0]] * 2, out=call.out[:1],
-        )  # fmt: skip
-        return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
 
     # Places
 

@@ -24,7 +24,7 @@ from gradproof.shadow.locations import Location, by_torch, recomputing, user_loc
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import stated
-from gradproof.shadow.whole.engine import NARROW, Engine
+from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
@@ -79,11 +79,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.marked: set[int] = set()
         self.given: set[int] = set()  # by a data loader, with gradients on
         self.by_pass = False
-        self.met = Meetings()
+        self.meetings = Meetings()
         self._last = (-1, 0)
         self.inside = self.steps = 0
         self.own = OwnBackward(self)
-        self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -172,15 +171,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
-        if self.inside or any(self._met(t) for t in tensors):
+        if self.inside or any(self.knows(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
         return base in MOVED
-
-    def _met(self, tensor: torch.Tensor) -> bool:
-        held = tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
-        return held or self.memory.met(tensor)
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""
@@ -195,7 +190,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number is read: what follows is about the recorded path."""
-        if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
+        if self.awake and not self.closed and not (self.stepping and by_torch()) and self.knows(args[0]):
             self.facts.reads.append((self.location(), base))
             self.looked.update(term for part in self.value(args[0]).parts for term in part)
         return func(*args, **kwargs)
@@ -206,7 +201,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if not plain(tensor):
             return
         super().exported(tensor, found, foreign)
-        if self.closed or not self.awake or not self._met(tensor):
+        if self.closed or not self.awake or not self.knows(tensor):
             return
         self.looked.update(term for part in self.value(tensor).parts for term in part)
         if not self.inside:
@@ -230,12 +225,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
             super()._narrow(tensor, value)
             self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
-
-    def put(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds a value now."""
-        if self.narrowed is None and tensor.dtype in NARROW:
-            self.narrowed = self.location()
-        super().put(tensor, value)
 
     def _note(self, target: torch.Tensor) -> None:
         """What a run keeps is not compared with another run."""
@@ -261,7 +250,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 found = self.source(tensor, within(tensor))
                 number = self._fetch_of(tensor)
                 number = self.fetch if number is None else number
-                self.met.data(tensor, found, len(self.facts.updates), number, self.location())
+                self.meetings.data(tensor, found, len(self.facts.updates), number, self.location())
             self.memory.alias(tensor, found)
             if self.escapes.reach(tensor):
                 self.keep("batch", tensor, found)
@@ -286,7 +275,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 return None
             plain = exact(float(first))
         if plain is not None and (tensor.is_floating_point() or given):
-            self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
+            self.meetings.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 
     def _open(self) -> int:
@@ -351,7 +340,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if torch.is_grad_enabled():
             self._open()
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        first = next((t for t in given if t.dim() and not self._met(t)), None)
+        first = next((t for t in given if t.dim() and not self.knows(t)), None)
         if first is None:
             return
         number = self._fetch_of(first)
@@ -519,7 +508,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
-        self.met.forget()
+        self.meetings.forget()
         self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
         self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():

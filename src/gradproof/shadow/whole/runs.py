@@ -22,7 +22,7 @@ from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.engine import NARROW, NO_NUMBERS, Engine
+from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
@@ -83,22 +83,15 @@ class Called(Engine):  # type: ignore[no-untyped-call]
 
         What it adds is the gradient, where `.grad` has none.
         """
-        storage = tensor.untyped_storage()._cdata
-        for parameter in self.declared.values():
-            if parameter.untyped_storage()._cdata != storage:
-                continue
-            if id(parameter) in self.written_by_hand:
-                return True
-            if self.pending is None:
-                if self.all_passes == self.last.get(0, 0):
-                    return True
-                self.pending = Update(user_location(), {}, passes=self.all_passes - self.last.get(0, 0))
-                self.pending.begun_with, self.passes, self.begun_with = self.begun_with, 0, {}
-                self.last[0] = self.all_passes
+        storage, passes = tensor.untyped_storage()._cdata, self.all_passes - self.last.get(0, 0)
+        parameter = next((p for p in self.declared.values() if p.untyped_storage()._cdata == storage), None)
+        if self.pending is None and parameter is not None and passes:
+            self.pending = Update(user_location(), {}, passes=passes, begun_with=self.begun_with)
+            self.passes, self.begun_with, self.last[0] = 0, {}, self.all_passes
+        if self.pending is not None and parameter is not None and id(parameter) not in self.written_by_hand:
             self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
             self.pending.gradients |= self.gradients([parameter])
-            return True
-        return False
+        return parameter is not None
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments. A parameter that a forward pass reads has been stepped."""
@@ -112,12 +105,12 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         update, own, self.pending, self.written_by_hand = self.pending, self.written_by_hand, None, {}
         if update is None:
             return
+        written = [parameter for parameter, _ in own.values()]
         for parameter, before in own.values():
             added = plus(self.combination(parameter), before, -UNIT)
             update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
-        update.order = tuple(self.name(parameter) for parameter, _ in own.values())
+        update.order = tuple(map(self.name, written))
         self.facts.updates.append(update)
-        written = [parameter for parameter, _ in own.values()]
         copies = [self.memory.alike(self.value(parameter)) for parameter in written]
         self.applied(update, written)
         for parameter, regions in zip(written, copies, strict=True):
@@ -281,7 +274,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         for tensor in choosing(func, args):
             with self.aside():
                 self.note("the shape of a result", tensor)
-        if base in MOVED and tensors and not any(self._met(t) for t in tensors):
+        if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
             with self.aside():
@@ -309,14 +302,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             key = (spec.base, str(self.location()), str(generator.device), self.state)
         self.repeats = key in self.states
         self.states.add(key)
-
-    def put(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds a value now."""
-        self.numbers.narrow |= tensor.dtype in NARROW
-        super().put(tensor, value)
-
-    def _met(self, tensor: torch.Tensor) -> bool:
-        return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or self.memory.met(tensor)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number of a tensor: what follows is about runs that read the same one."""
@@ -523,4 +508,5 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().end()
             every = (group for one in self.optimizers for group in one.param_groups)
             self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
+            self.numbers.narrow = self.narrowed is not None
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
