@@ -7,7 +7,6 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +52,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
     forms: Forms | None = None
     """What makes the results of operators on tensors without numbers."""
     kind: type[Update] = Update
+    numbers_of: Callable[[torch.Tensor], Any] = staticmethod(lambda _: None)
+    """The numbers of a tensor, where there are any."""
 
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,8 +106,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if spec is None:
             self.lose(f"{func} runs a function of its own")
             return func(*args, **kwargs)
-        if spec.base == "aten.item":
-            return self.read(func, "_local_scalar_dense", args, kwargs)
         if spec.composite:
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -158,10 +157,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads all numbers of a tensor."""
-
-    @abstractmethod
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """Python reads a number of a tensor."""
 
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
@@ -259,9 +254,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
         known.value, known.numbers = self.term(target), self.numbers_of(target)
-
-    def numbers_of(self, target: torch.Tensor) -> Any:
-        """The numbers of a tensor, where there are any."""
 
     def end(self) -> None:
         """Note what the parameters held last, and the tensors that the user's code wrote in more than one window."""

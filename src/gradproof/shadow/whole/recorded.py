@@ -113,7 +113,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         base, tensors = spec.short, tensors_in((args, kwargs))
         self.own.meets(base, tensors)
         if base in READS:
-            return self.read(func, base, args, kwargs)
+            self._read(base, args[0])
+            return func(*args, **kwargs)
         if self.stepping and not self.inside:
             return self._by_optimizer(func, spec, args, kwargs)
         if self._prepares(spec, base, tensors):
@@ -188,12 +189,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         found = self.fetched.get(tensor.untyped_storage()._cdata)
         return None if found is None or found[0].expired() else found[1]
 
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+    def _read(self, base: str, tensor: torch.Tensor) -> None:
         """A number is read: what follows is about the recorded path."""
-        if self.awake and not self.closed and not (self.stepping and by_torch()) and self.knows(args[0]):
+        if not (self.stepping and by_torch()) and self.knows(tensor):
             self.facts.reads.append((self.location(), base))
-            self.looked.update(term for part in self.value(args[0]).parts for term in part)
-        return func(*args, **kwargs)
+            self.looked.update(term for part in self.value(tensor).parts for term in part)
 
     @guarded
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:

@@ -196,6 +196,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
     """An engine for tensors with numbers. `drawn`: what the first run drew, by the leaf that it is."""
 
     constants = True
+    numbers_of = staticmethod(sampled)
 
     def __init__(self, drawn: dict[int, torch.Tensor], exchange: Exchange, *given: Any) -> None:
         super().__init__(*given)
@@ -243,14 +244,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
                 self.events.operated(spec, args, kwargs, out, values)
-                if self._writes_late(spec, args, kwargs):
-                    self.late = self.late or self.location()
-
-    def _writes_late(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        """Whether an operator of the function's own writes other numbers into a gradient that a step was handed."""
-        if not self.stepping or self.all_passes != self.passes_before or by_torch() or spec.short in EMPTIED:
-            return False
-        return self.writes_gradient(spec.targets(args, kwargs))
+                late = self.stepping and self.all_passes == self.passes_before and spec.short not in EMPTIED
+                if late and not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
+                    self.late = self.late or self.location()  # other numbers than the step was handed
 
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
@@ -302,14 +298,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             key = (spec.base, str(self.location()), str(generator.device), self.state)
         self.repeats = key in self.states
         self.states.add(key)
-
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """A number of a tensor: what follows is about runs that read the same one."""
-        if self.busy:
-            return func(*args, **kwargs)
-        with self.aside():
-            self.note(base, args[0])
-        return func(*args, **kwargs)
 
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads all numbers of a tensor."""
@@ -467,11 +455,16 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().before_step(optimizer)
             own = params_of(optimizer)
             self.events.stepping(own)
-            self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append(self.facts.updates[-1].numbers())
+            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            self._stepping(self.facts.updates[-1], own, rates)
             self.numbers.stepping(self.window)
-            self.numbers.weights.append({self.name(p): sampled(p) for p in own})
-            self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
+
+    def _stepping(self, update: Update, own: list[torch.Tensor], rates: list[float]) -> None:
+        """Keep the numbers of a step: the gradients, and the parameters before it."""
+        self.numbers.begun.append(self.begun)
+        self.numbers.gradients.append(update.numbers())
+        self.numbers.weights.append({self.name(p): sampled(p) for p in own})
+        self.numbers.rates.append(rates)
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
@@ -486,20 +479,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
             own = [parameter for parameter, _ in self.written_by_hand.values()]
-            for held in (self.numbers.after, self.numbers.weights):
-                held.append({self.name(p): sampled(p) for p in own})
-            self.numbers.rates.append([])
-            self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append(self.pending.numbers())
+            self._stepping(self.pending, own, [])
+            self.numbers.after.append(self.numbers.weights[-1])
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:
         """The line that made a number."""
         return None if (found := self.events.line(tensor)) is NOWHERE else found
-
-    def numbers_of(self, target: torch.Tensor) -> torch.Tensor:
-        """The numbers of a tensor."""
-        return sampled(target)
 
     def end(self) -> None:
         """The function has returned."""
