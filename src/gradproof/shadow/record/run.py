@@ -56,13 +56,8 @@ class Run:
 
     def full_batch(self) -> Run:
         """The same samples, one micro-batch a window."""
-        return replace(
-            self,
-            accum_steps=1,
-            micro_batch_size=self.effective_batch_size,
-            tail=0,
-            tail_samples=self.tail * self.micro_batch_size,
-        )
+        whole, rest = self.effective_batch_size, self.tail * self.micro_batch_size
+        return replace(self, accum_steps=1, micro_batch_size=whole, tail=0, tail_samples=rest)
 
 
 NUMBERS: Mapping[str, frozenset[str]] = {
@@ -83,12 +78,11 @@ class Noted(Run):
         get = object.__getattribute__
         if name.startswith("_") or name == "read":
             return get(self, name)
+        before = {*get(self, "read"), name}
+        found = get(self, name)
+        get(self, "read").intersection_update(before)  # a property reads others
         get(self, "read").add(name)
-        part = vars(Run).get(name)
-        if not isinstance(part, property):
-            return get(self, name)
-        plain = Run(**{f.name: get(self, f.name) for f in fields(Run)})
-        return getattr(plain, name)
+        return found
 
     def never_read(self) -> list[str]:
         """The numbers of the run that were never read."""

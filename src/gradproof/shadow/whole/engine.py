@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
@@ -27,7 +28,7 @@ from gradproof.shadow.whole.laws import LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, plain, states
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, states
 from gradproof.shadow.whole.values import Value, part_shape, shared
 
 NARROW = frozenset(
@@ -390,10 +391,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor."""
-        storage = tensor.untyped_storage()
-        self.left[storage._cdata] = self.location()
-        self.escapes.left(storage, found, foreign)
-        self.seen.left(storage)
+        self.escapes.left(tensor.untyped_storage(), found, foreign)
+        self.seen.left(tensor.untyped_storage())
 
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""

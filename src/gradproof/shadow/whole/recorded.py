@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import stated
 from gradproof.shadow.whole.engine import Engine
@@ -30,7 +31,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import OwnBackward, call_site, digest, plain, states
+from gradproof.shadow.whole.unseen import OwnBackward, call_site, digest, states
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -63,7 +64,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
         self.laws.marks = self.laws.tallies = True
-        self.assumed.tries = alone
+        self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
+        # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = False
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
@@ -116,14 +118,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self._read(base, args[0])
             return func(*args, **kwargs)
         if self.stepping and not self.inside:
-            return self._by_optimizer(func, spec, args, kwargs)
+            if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
+                self.lose("a gradient is written while the optimizer steps")
+            return func(*args, **kwargs)
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
-        if self.inside and self._from_a_hook():
+        if self.inside and user_location() != self.calls[-1] and not recomputing():  # a hook, or a function of its own
             self.hooked = self.hooked or user_location()
             self.own.hook(base)
             if self.writes_gradient(spec.targets(args, kwargs)):
@@ -156,19 +160,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.lose(why)
         self.close()
 
-    def _by_optimizer(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """What an optimizer's step does is not followed; code that is not torch's may not write a gradient in it."""
-        if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
-            self.lose("a gradient is written while the optimizer steps")
-        return func(*args, **kwargs)
-
     def present(self) -> list[torch.Tensor]:
         """The gradients that the parameters have now."""
         return [grad for grad in super().present() if plain(grad)]
-
-    def _from_a_hook(self) -> bool:
-        """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
-        return user_location() != self.calls[-1] and not recomputing()
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
@@ -233,29 +227,27 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         held, shape = self.memory.of(tensor), tuple(tensor.shape)
-        frozen = isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
-        if known(held) and not held.data:
-            self.lose("a part of a tensor was read after a write to another part")
-            made = self._fresh("unknown", shape)
-        elif frozen:
-            name = self.buffers.get(id(tensor)) or self.name(tensor)
-            made = self.leaf("constant", (name,), shape)
-        elif self.inside:
-            self.lose("a tensor of unknown origin takes part in a backward pass")
+        part = known(held) and not held.data
+        if not part and (isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
+            made = self.leaf("constant", (self.buffers.get(id(tensor)) or self.name(tensor),), shape)
+        elif part or self.inside:
+            other = "a tensor of unknown origin takes part in a backward pass"
+            self.lose("a part of a tensor was read after a write to another part" if part else other)
             made = self._fresh("unknown", shape)
         else:
             held.data = True
             found = self._number(tensor)
-            if found is None:
-                found = self.source(tensor, within(tensor))
-                number = self._fetch_of(tensor)
-                number = self.fetch if number is None else number
-                self.meetings.data(tensor, found, len(self.facts.updates), number, self.location())
-            self.memory.alias(tensor, found)
-            if self.escapes.reach(tensor):
-                self.keep("batch", tensor, found)
-            return found
+            made = self._sampled(tensor) if found is None else found
         self.memory.alias(tensor, made)
+        if held.data and self.escapes.reach(tensor):
+            self.keep("batch", tensor, made)
+        return made
+
+    def _sampled(self, tensor: torch.Tensor) -> Value:
+        """Rows of samples, or of a table, that a micro-batch meets."""
+        made, number = self.source(tensor, within(tensor)), self._fetch_of(tensor)
+        fetch = self.fetch if number is None else number
+        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
@@ -539,11 +531,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         owner = NOBODY if constant else self.fetch * MICRO + MICRO - 1
         key = ("left", self.parts, self.made["left", 0])
         return shared(self.terms.of(self.terms.make("unknown", key, (), shape, owner)))
-
-
-def alone() -> bool:
-    """Whether no other rank trains: one that tries an operator by itself could wait for the others for ever."""
-    return not (dist.is_available() and dist.is_initialized())
 
 
 def blocks(rows: int) -> int:

@@ -401,7 +401,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.busy:
             return
         with self.aside():
-            value = self.value(tensor)
+            value, self.left[tensor.untyped_storage()._cdata] = self.value(tensor), self.location()
             super().exported(tensor, found, foreign)
             if self._escape(value):
                 self.events.add(READ)
