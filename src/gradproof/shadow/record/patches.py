@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks as POST_HOOKS
 
 Replacement = Callable[..., Any]
-MISSING = object()
 
 
 def all_subclasses(cls: type) -> list[type]:
@@ -52,7 +51,7 @@ class Patches:
 
     def attribute(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of an object or class."""
-        self._attributes.append((owner, name, vars(owner).get(name, MISSING), value))
+        self._attributes.append((owner, name, vars(owner)[name], value))
         setattr(owner, name, value)
 
     def method(self, cls: type, name: str, around: Replacement) -> None:
@@ -89,11 +88,7 @@ class Patches:
         self.active = False
         while self._attributes:
             owner, name, before, ours = self._attributes.pop()
-            if vars(owner).get(name, MISSING) is not ours:
-                continue
-            if before is MISSING:
-                delattr(owner, name)
-            else:
+            if vars(owner).get(name) is ours:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
         for module, name, held in holding(wrappers.keys()):

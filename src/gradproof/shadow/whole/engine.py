@@ -156,9 +156,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch.no_grad():
             yield
 
-    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
-        """Python reads all numbers of a tensor."""
-
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
@@ -525,9 +522,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.calls[-1]
         found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
-
-    def line(self, tensor: torch.Tensor) -> Location | None:
-        """The line that made a number, where lines are noted."""
 
     def elsewhere(self, func: Any, args: Any, kwargs: Any) -> None:
         """An operator of another thread: what it reads of parameters and gradients, or writes, is lost."""

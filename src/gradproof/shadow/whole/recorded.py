@@ -423,11 +423,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.passes == 1:
             steps = len(self.facts.updates)
             self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
-        tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
+        tensors, one = tensors_in(roots), self.terms.of(self.terms.one)
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
-        seeds = tensors_in(rest[0]) if rest else []
-        one = self.terms.of(self.terms.one)
-        run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)
+        seeded = any(self.combination(seed) != one for seed in tensors_in(rest[:1]))
+        run.seeded = seeded or any(t.numel() != 1 for t in tensors)
         self.runs.append(run)
         self._before = {self.name(p): self._gradient(p) for p in self.kept}
         self.inside += 1
@@ -439,11 +438,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.closed or not self.awake or self.inside or not self.runs:
             return
         run = self.runs[-1]
-        if found is not None and any(isinstance(one, torch.Tensor) for one in found):
-            run.returned = True
-            for at, one in enumerate(found):
-                if isinstance(one, torch.Tensor):
-                    run.gains[f"returned {at}"] = self.combination(one)
+        returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}
+        run.returned = bool(returned)
+        run.gains |= {f"returned {at}": self.combination(one) for at, one in returned.items()}
         for parameter in self.kept:
             name = self.name(parameter)
             gain = plus(self._gradient(parameter), self._before.get(name, {}), -UNIT)
