@@ -23,13 +23,13 @@ from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter
-from gradproof.shadow.whole.laws import LAWS, RULES, Assumed
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.laws import LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, states
-from gradproof.shadow.whole.values import Value, part_shape, shared
+from gradproof.shadow.whole.values import Value, shared
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()
@@ -214,23 +214,14 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None and law is not None and call.values:
             found = self.laws.apply(law, call)
         if found is None and call.name.startswith(("empty", "new_empty")):
-            return [self._blank(call, at) for at in range(len(call.out))]
+            if call.values and call.shapes[0] == call.out_shape() and not call.values[0].shared:
+                found = self.laws.apply(Law(pointwise), replace(call, name="blank", attributes=()))
+            return found or [self._fresh("blank", call.out_shape(at)) for at in range(len(call.out))]
         if found is None:
             law = self.assumed.law(func, spec, call)
             found = None if law is None else self.laws.apply(law, call)
         (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
         return self.laws.opaque(call) if found is None else found
-
-    def _blank(self, call: Call, at: int) -> Value:
-        """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""
-        shape = call.out_shape(at)
-        if call.values and call.shapes[0] == shape and not call.values[0].shared:
-            like = call.values[0]
-            size = part_shape(like, shape)
-            kids = [self.terms.named(part, size) for part in like.parts]
-            parts = [self.terms.of(self.terms.make("blank", (), (kid,), size)) for kid in kids]
-            return like.holding(parts)
-        return self._fresh("blank", shape)
 
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
