@@ -13,7 +13,6 @@ from gradproof.shadow.locations import Location, initialising
 from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.whole.facts import RunFacts
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import BOTH, pointwise
 from gradproof.shadow.whole.terms import Shape, Terms
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -55,6 +54,10 @@ class Draws(ABC):
     made: Counter[tuple[str, int]]
     mark: Any
     drawing = ""
+    each: Law
+    """The law of an operator on each element."""
+    product: Law
+    """The law of one that is linear in two arguments."""
 
     @abstractmethod
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
@@ -92,7 +95,7 @@ class Draws(ABC):
             call, attributes=settings(call), tensors=call.tensors * 2, values=[call.values[0], *drawn],
             shapes=call.shapes * 2, arguments=(),
         )  # fmt: skip
-        return self.laws.apply(Law(pointwise), pair)  # a function of these numbers and of noise
+        return self.laws.apply(self.each, pair)  # a function of these numbers and of noise
 
     def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
         found: list[Value] = []
@@ -131,4 +134,4 @@ class Draws(ABC):
             call, name="mul", attributes=(), values=[call.values[0], mask], shapes=[call.shapes[0]] * 2,
             tensors=[call.tensors[0]] * 2, out=call.out[:1],
         )  # fmt: skip
-        return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
+        return [self.laws.apply(self.product, pair)[0].scaled(1 / (1 - keep)), mask]

@@ -24,7 +24,7 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import LAWS, RULES, Assumed, pointwise
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
@@ -52,6 +52,7 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     forms: Forms | None = None
     """What makes the results of operators on tensors without numbers."""
+    each, product = Law(pointwise), BOTH
     kind: type[Update] = Update
     numbers_of: Callable[[torch.Tensor], Any] = staticmethod(lambda _: None)
     """The numbers of a tensor, where there are any."""
@@ -215,7 +216,7 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = self.laws.apply(law, call)
         if found is None and call.name.startswith(("empty", "new_empty")):
             if call.values and call.shapes[0] == call.out_shape() and not call.values[0].shared:
-                found = self.laws.apply(Law(pointwise), replace(call, name="blank", attributes=()))
+                found = self.laws.apply(self.each, replace(call, name="blank", attributes=()))
             return found or [self._fresh("blank", call.out_shape(at)) for at in range(len(call.out))]
         if found is None:
             law = self.assumed.law(func, spec, call)
