@@ -60,8 +60,8 @@ class Traced(Interpreter):
         self.numbers[term] = tensor
         return term
 
-    def _term(self, law: Law, call: Call, at: int, attributes: Any, kids: Any, shape: Shape, laid: Any) -> Combination:
-        made = super()._term(law, call, at, attributes, kids, shape, laid)
+    def _term(self, law: Law, call: Call, at: int, attributes: Any, kids: Any, shape: Shape) -> Combination:
+        made = super()._term(law, call, at, attributes, kids, shape)
         for term in made:
             sizes = [size for _, size in kids]
             if call.name == "sum" and law.linear:  # without axes of one row, which come back by a reshape

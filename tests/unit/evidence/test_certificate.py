@@ -58,6 +58,14 @@ def test_a_clip_over_some_parameters_is_not_checked() -> None:
     assert (found[CLIP], found[EQUAL]) == (OPEN, OPEN)
 
 
+def test_memory_may_be_handed_out_after_a_step() -> None:
+    def shown(run: Any) -> None:
+        certificates.small(run)
+        torch.zeros(2).numpy()
+
+    assert statuses(certificates.text_of(shown)) == dict.fromkeys(OBLIGATIONS, CONFIRMED)
+
+
 def test_the_weights_are_exact() -> None:
     steps = checked(text("", tail=3)).steps
     assert [sorted({str(by) for by in step.values()}) for step in steps] == [["1/8"], ["1/8"], ["1/6"]]

@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gradproof.shadow.whole.interpreter import Snap, simplest, snapped
+from gradproof.shadow.whole.interpreter import Interpreter, simplest, snapped
+from gradproof.shadow.whole.terms import Terms
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,7 @@ def test_the_simplest_rational_of_an_interval() -> None:
 
 
 def test_a_snap_lists_what_it_changed() -> None:
-    snap = Snap()
-    assert [snap.read(x) for x in (0.5, 1 / 3)] == [Fraction(1, 2), Fraction(1, 3)]
-    assert snap.changed == {1 / 3: Fraction(1, 3)}
+    laws = Interpreter(Terms())
+    laws.snap = {}
+    assert [laws.exact(x) for x in (0.5, 1 / 3)] == [Fraction(1, 2), Fraction(1, 3)]
+    assert laws.snap == {1 / 3: Fraction(1, 3)}

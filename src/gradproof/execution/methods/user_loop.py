@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
-from gradproof.shadow.record.patches import MISSING
+from gradproof.shadow.whole.unseen import replaced
 
 Function = Callable[[Any], Any]
 SMALL = 2.0**-10
@@ -167,20 +167,6 @@ def disturbed(loop: Loop, bug: Bug) -> Iterator[None]:
             for owner in (Optimizer, torch.nn.Module):
                 stack.enter_context(replaced(owner, "zero_grad", lambda *_, **__: None))
         yield
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute with another value, as long as it lasts; one that is inherited is inherited again."""
-    before = vars(owner).get(name, MISSING)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
 
 def _kept() -> property:

@@ -31,12 +31,12 @@ from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoB
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.record.checksums import checksum, same
+from gradproof.shadow.record.checksums import checksum, plain, same
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
 from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
-from gradproof.shadow.whole.unseen import calls, plain, removed, replaced, steps
+from gradproof.shadow.whole.unseen import calls, removed, replaced, steps
 
 FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})

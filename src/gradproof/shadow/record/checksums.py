@@ -13,7 +13,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 WIDTH = 512
 UNMADE = (UninitializedBuffer, UninitializedParameter)
-PLAIN = torch.Tensor.__torch_dispatch__
+
+
+def plain(tensor: Tensor) -> bool:
+    """Whether a tensor has a storage with numbers, and no dispatch of its own."""
+    kind = type(tensor)
+    ordinary = (
+        kind is Tensor
+        or kind is torch.nn.Parameter
+        or (kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and not isinstance(tensor, UNMADE))
+    )
+    return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
 def checksum(tensor: Tensor) -> Tensor | None:
@@ -22,11 +32,7 @@ def checksum(tensor: Tensor) -> Tensor | None:
     None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested, quantised or
     sparse tensor, a storage that was freed, a CUDA graph that is being captured.
     """
-    if tensor.is_meta or tensor.is_nested or tensor.is_quantized or isinstance(tensor, UNMADE):
-        return None
-    if tensor.layout is not torch.strided or (type(tensor) in (Tensor, torch.nn.Parameter) and _freed(tensor)):
-        return None
-    if type(tensor).__torch_dispatch__ is not PLAIN:
+    if not plain(tensor) or tensor.is_quantized or _freed(tensor):
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return None

@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks as POST_HOOKS
 
 Replacement = Callable[..., Any]
-MISSING = object()
 
 
 def all_subclasses(cls: type) -> list[type]:
@@ -52,7 +51,7 @@ class Patches:
 
     def attribute(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of an object or class."""
-        self._attributes.append((owner, name, vars(owner).get(name, MISSING), value))
+        self._attributes.append((owner, name, vars(owner)[name], value))
         setattr(owner, name, value)
 
     def method(self, cls: type, name: str, around: Replacement) -> None:
@@ -89,11 +88,7 @@ class Patches:
         self.active = False
         while self._attributes:
             owner, name, before, ours = self._attributes.pop()
-            if vars(owner).get(name, MISSING) is not ours:
-                continue
-            if before is MISSING:
-                delattr(owner, name)
-            else:
+            if vars(owner).get(name) is ours:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
         for module, name, held in holding(wrappers.keys()):
@@ -152,13 +147,8 @@ def changes_step(optimizer: Optimizer) -> bool:
 
 
 def rates(optimizer: Any) -> list[float]:
-    """The learning rates of an optimizer's groups; NaN for one on an accelerator, which is not waited for."""
-    return [rate(group.get("lr")) for group in optimizer.param_groups]
-
-
-def rate(value: Any) -> float:
-    """A learning rate as a float; NaN for a tensor on an accelerator, and for what is no number."""
-    if not isinstance(value, Tensor):
-        return float(value) if isinstance(value, Real) else float("nan")
+    """The learning rates of an optimizer's groups; NaN for one on an accelerator, which is not waited for, and none."""
+    found = [group.get("lr") for group in optimizer.param_groups]
     with torch.utils._python_dispatch._disable_current_modes():
-        return float(value.detach()) if value.device.type == "cpu" else float("nan")
+        known = [one.device.type == "cpu" if isinstance(one, Tensor) else isinstance(one, Real) for one in found]
+        return [float(one) if own else float("nan") for one, own in zip(found, known, strict=True)]

@@ -56,13 +56,8 @@ class Run:
 
     def full_batch(self) -> Run:
         """The same samples, one micro-batch a window."""
-        return replace(
-            self,
-            accum_steps=1,
-            micro_batch_size=self.effective_batch_size,
-            tail=0,
-            tail_samples=self.tail * self.micro_batch_size,
-        )
+        whole, rest = self.effective_batch_size, self.tail * self.micro_batch_size
+        return replace(self, accum_steps=1, micro_batch_size=whole, tail=0, tail_samples=rest)
 
 
 NUMBERS: Mapping[str, frozenset[str]] = {
@@ -83,12 +78,11 @@ class Noted(Run):
         get = object.__getattribute__
         if name.startswith("_") or name == "read":
             return get(self, name)
+        before = {*get(self, "read"), name}
+        found = get(self, name)
+        get(self, "read").intersection_update(before)  # a property reads others
         get(self, "read").add(name)
-        part = vars(Run).get(name)
-        if not isinstance(part, property):
-            return get(self, name)
-        plain = Run(**{f.name: get(self, f.name) for f in fields(Run)})
-        return getattr(plain, name)
+        return found
 
     def never_read(self) -> list[str]:
         """The numbers of the run that were never read."""
@@ -164,9 +158,11 @@ def parts(returned: Any) -> Iterable[Any]:
         return returned
     if is_dataclass(returned) and not isinstance(returned, type):
         return [getattr(returned, f.name) for f in fields(returned)]
-    plain = isinstance(returned, str | bytes | int | float | complex | np.generic | np.ndarray | torch.Tensor | type)
-    own = vars(returned) if hasattr(returned, "__dict__") and not plain and not callable(returned) else {}
-    return [] if isinstance(returned, torch.nn.Module | torch.optim.Optimizer) else own.values()
+    if callable(returned) or isinstance(
+        returned, str | int | float | np.ndarray | torch.Tensor | torch.optim.Optimizer
+    ):
+        return []
+    return getattr(returned, "__dict__", {}).values()
 
 
 def inside(returned: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
@@ -180,15 +176,11 @@ def inside(returned: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
 
 def numbers(returned: Any) -> list[float]:
     """The numbers of one thing that a function returned, no floating-point tensor; of a text, those in it."""
-    if isinstance(returned, bool | np.bool_ | complex | bytes | type(None)):
-        return []
-    if isinstance(returned, int | float | np.integer | np.floating):
-        return [float(returned)]
     if isinstance(returned, str):
         return [float(text) for text in TEXT_NUMBER.findall(returned)]
+    if isinstance(returned, torch.Tensor):
+        returned = np.array([] if returned.is_floating_point() else returned.tolist())
     if isinstance(returned, np.ndarray):
         return [x for one in returned.ravel().tolist() for x in numbers(one)]
-    if isinstance(returned, torch.Tensor):
-        plain = not returned.is_floating_point() and not returned.is_complex() and returned.dtype is not torch.bool
-        return [float(x) for x in returned.detach().flatten().tolist()] if plain else []
-    return []
+    plain = isinstance(returned, int | float | np.integer | np.floating) and not isinstance(returned, bool)
+    return [float(returned)] if plain else []

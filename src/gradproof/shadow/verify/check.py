@@ -65,7 +65,7 @@ class Attempt:
     def snapped(self) -> Mapping[float, Any]:
         """The float constants that were read as rationals."""
         snaps = (side.engine.laws.snap for side in (self.ours, self.full))
-        return {number: held for snap in snaps if snap is not None for number, held in snap.changed.items()}
+        return {number: held for snap in snaps if snap is not None for number, held in snap.items()}
 
 
 @frozen_heap()

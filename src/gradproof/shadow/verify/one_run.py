@@ -69,7 +69,7 @@ class OneRun:
 
     def in_passes(self) -> bool:
         """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
-        if self.engine.met.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
+        if self.engine.meetings.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
         found = [self._micro_batches(run) for window in self.windows for run in window.runs]
         return all(len(own) == 1 for own in found) and not overlap(found)
@@ -114,7 +114,7 @@ class OneRun:
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
-        for reason, line in ((several, self.engine.met.by_chance), (common, self.engine.met.beside)):
+        for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
             if line is not None:
                 return Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
@@ -467,9 +467,9 @@ class OneRun:
         """Every sample that a followed forward pass took is in the gradient of one window."""
         if equal.outcome is not Outcome.HOLDS:
             return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
-        if self.engine.met.reused is not None:
+        if self.engine.meetings.reused is not None:
             reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-            return self._open(DATA, reason, self.engine.met.reused)
+            return self._open(DATA, reason, self.engine.meetings.reused)
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:

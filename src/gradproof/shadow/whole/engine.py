@@ -6,9 +6,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,16 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.draws import GENERATORS, bounds, by_numbers, settings
+from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
-from gradproof.shadow.whole.unseen import inside, states
-from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, states
+from gradproof.shadow.whole.values import Value, shared
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()
@@ -45,7 +44,7 @@ UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
-class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
+class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a training function.
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
@@ -53,6 +52,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     forms: Forms | None = None
     """What makes the results of operators on tensors without numbers."""
+    each, product = Law(pointwise), BOTH
+    kind: type[Update] = Update
+    numbers_of: Callable[[torch.Tensor], Any] = staticmethod(lambda _: None)
+    """The numbers of a tensor, where there are any."""
 
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -80,7 +83,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.all_passes, self.scales = 0, 0
         self.closures = False
         self.shares = {UNIT}
-        self.optimizers: dict[int, tuple[int, Any]] = {}
+        self.escapes = Escapes()
+        self.seen = Unchanged(self.escapes)
+        self.left: dict[int, Location] = {}
+        self.narrowed: Location | None = None
+        self.exports = 0
+        self.optimizers: list[Any] = []
         self.last: dict[int, int] = {}
         self.buffers: dict[int, str] = {}
         self.held_buffers: dict[tuple[int, str], Callable[[], Any]] = {}
@@ -100,8 +108,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if spec is None:
             self.lose(f"{func} runs a function of its own")
             return func(*args, **kwargs)
-        if spec.base == "aten.item":
-            return self.read(func, "_local_scalar_dense", args, kwargs)
         if spec.composite:
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -151,38 +157,21 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         with torch.no_grad():
             yield
 
-    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
-        """Python reads all numbers of a tensor."""
-
-    @abstractmethod
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """Python reads a number of a tensor."""
-
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
-        self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
-        self.facts.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
+        by, powers = self.facts.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
+        self.shares |= set() if powers else {by}
+        self.laws.scales(powers, by, inverse)
         for grad in grads:
-            call = Call(
-                "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
-                [tuple(grad.shape), tuple(inverse.shape)], [grad],
-            )  # fmt: skip
-            made = RULES["mul"](self.laws, call)
-            assert made is not None
-            self.put(grad, made[0])
-        self.memory.write(found, shared(self.terms.of(self._fresh("found_inf", tuple(found.shape)))))
+            self.put(grad, self.laws.rescaled(values[id(grad)], by, powers))
+        self.memory.write(found, self._fresh("found_inf", tuple(found.shape)))
 
     def _rescaled(self, args: Any) -> None:
         """A loss scaler changes its scale: the n-th scale is one number in both runs."""
         self.scales += 1
         for at, tensor in enumerate(args[:2]):
-            leaf = self.terms.make("constant", ("loss scale", at, self.scales), (), tuple(tensor.shape))
-            self.memory.write(tensor, shared(self.terms.of(leaf)))
-
-    @abstractmethod
-    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
-        """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
+            self.memory.write(tensor, self.leaf("constant", ("loss scale", at, self.scales), tuple(tensor.shape)))
 
     def _settle(
         self, func: Any, spec: Spec, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
@@ -202,7 +191,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
         if call.coupled:
-            self._couples(call)
+            self.facts.coupled.setdefault(f"{name} at {self.location()}", self.location())
         for result, value in zip(made, found, strict=False):
             if result is None:
                 continue
@@ -226,32 +215,14 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if found is None and law is not None and call.values:
             found = self.laws.apply(law, call)
         if found is None and call.name.startswith(("empty", "new_empty")):
-            return [self._blank(call, at) for at in range(len(call.out))]
+            if call.values and call.shapes[0] == call.out_shape() and not call.values[0].shared:
+                found = self.laws.apply(self.each, replace(call, name="blank", attributes=()))
+            return found or [self._fresh("blank", call.out_shape(at)) for at in range(len(call.out))]
         if found is None:
             law = self.assumed.law(func, spec, call)
             found = None if law is None else self.laws.apply(law, call)
         (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
         return self.laws.opaque(call) if found is None else found
-
-    def _blank(self, call: Call, at: int) -> Value:
-        """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""
-        shape = call.out_shape(at)
-        if call.values and call.shapes[0] == shape and not call.values[0].shared:
-            like = call.values[0]
-            size = part_shape(like, shape)
-            kids = [self.terms.named(part, size) for part in like.parts]
-            parts = [self.terms.of(self.terms.make("blank", (), (kid,), size)) for kid in kids]
-            return like.holding(parts)
-        return shared(self.terms.of(self._fresh("blank", shape)))
-
-    def _fresh(self, kind: str, shape: Shape) -> int:
-        """A leaf of which nothing is known: it equals no other, of this run or another."""
-        self.made[kind, 0] += 1
-        return self.terms.make("unknown", (kind, self.mark, self.made[kind, 0]), (), shape)
-
-    def _shared(self, kind: str, shape: Shape) -> Value:
-        self.made[kind, 0] += 1
-        return shared(self.terms.of(self.terms.make("draw", (kind, self.made[kind, 0], (None, None)), (), shape)))
 
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
@@ -272,27 +243,18 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             known = self.updated[key] = Kept(weakly(storage), user_location(), steps)
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
-        known.value = self.terms.named(self.combination(target), known.shape)
-        known.numbers = self.numbers_of(target)
-
-    def numbers_of(self, target: torch.Tensor) -> Any:
-        """The numbers of a tensor, where there are any."""
+        known.value, known.numbers = self.term(target), self.numbers_of(target)
 
     def end(self) -> None:
         """Note what the parameters held last, and the tensors that the user's code wrote in more than one window."""
-        shapes = {self.name(p): (p, tuple(p.shape)) for p in self.declared.values()}
-        self.facts.final = {name: self.terms.named(self.combination(p), shape) for name, (p, shape) in shapes.items()}
-        for number, optimizer in self.optimizers.values():
-            for at, held in enumerate(optimizer.state.values()):
-                for key, one in held.items() if isinstance(held, dict) else ():
-                    if isinstance(one, torch.Tensor):
-                        made = self.terms.named(self.combination(one), tuple(one.shape))
-                        self.facts.final[f"state {key} {at} of optimizer {number}"] = made
+        held = {self.name(parameter): parameter for parameter in self.declared.values()}
+        for number, optimizer in enumerate(self.optimizers):
+            held |= {f"state {at} of optimizer {number}": one for at, one in enumerate(states(optimizer))}
         for at, ((_, name), module) in enumerate(self.held_buffers.items()):
             buffer = getattr(module(), "_buffers", {}).get(name)
             if isinstance(buffer, torch.Tensor) and self.memory.met(buffer):
-                made = self.terms.named(self.combination(buffer), tuple(buffer.shape))
-                self.facts.final[f"buffer {name} {at}"] = made
+                held[f"buffer {name} {at}"] = buffer
+        self.facts.final = {name: self.term(tensor) for name, tensor in held.items()}
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:
@@ -309,10 +271,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
-        own = params_of(optimizer)
-        found, number = self.gradients(own), self.number_of(optimizer)
+        own, number = params_of(optimizer), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
-        update = Update(user_location(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
+        update = self.kind(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
+        update.optimizer = number
         update.order = tuple(self.name(parameter) for parameter in own)
         self.facts.updates.append(update)
         self.last[number] = self.all_passes
@@ -330,13 +292,20 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 found[self.name(parameter)] = Gradient(self.name(parameter), value, self.numbers_of(parameter.grad))
         return found
 
-    def optimizers_of(self, update: Update) -> list[torch.Tensor]:
-        """The parameters of the optimizer that made a step."""
-        return next(params_of(one) for number, one in self.optimizers.values() if number == update.optimizer)
+    def present(self) -> list[torch.Tensor]:
+        """The gradients that the parameters have now."""
+        return [p.grad for p in self.kept if p.is_leaf and p.grad is not None]
+
+    def writes_gradient(self, written: list[torch.Tensor]) -> bool:
+        """Whether one of some tensors lies where a gradient does."""
+        own = {grad.untyped_storage()._cdata for grad in self.present()} if written else set()
+        return any(tensor.untyped_storage()._cdata in own for tensor in written)
 
     def number_of(self, optimizer: Any) -> int:
         """Optimizers are numbered as they step first."""
-        return self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
+        if all(one is not optimizer for one in self.optimizers):
+            self.optimizers.append(optimizer)
+        return next(at for at, one in enumerate(self.optimizers) if one is optimizer)
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: what it wrote are leaves, which stand for their definitions."""
@@ -357,10 +326,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def renewed(self, tensor: torch.Tensor) -> int:
         """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
-        shape = tuple(tensor.shape)
-        defined = self.terms.named(self.combination(tensor), shape)
+        defined = self.term(tensor)
         if self.terms.owners[defined] != NOBODY:
-            leaf = self.terms.make("state", (), (defined,), shape)
+            leaf = self.terms.make("state", (), (defined,), tuple(tensor.shape))
             self.memory.write(tensor, shared(self.terms.of(leaf)))
         return defined
 
@@ -381,19 +349,52 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """
         if self.stepping:
             update, self.closures = self.facts.updates[-1], True
-            own = self.optimizers_of(update)
+            optimizer = self.optimizers[update.optimizer]
             update.passes += self.all_passes - self.last[update.optimizer]
             self.last[update.optimizer] = self.all_passes
-            update.gradients = self.gradients(own)
+            update.gradients = self.gradients(params_of(optimizer))
 
     def broke(self) -> None:
         """A backward pass ended with an exception."""
 
-    def _couples(self, call: Call) -> None:
-        location = self.location()
-        self.facts.coupled.setdefault(f"{call.name} at {location}", location)
+    # Writes that are no operators
+
+    def look(self, *kinds: str) -> None:
+        """Keep what the parameters, or the gradients, hold."""
+        for parameter in self.kept:
+            for kind in kinds:
+                tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
+                if tensor is not None and plain(tensor) and not inside(tensor):
+                    self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
+
+    def compare(self, *kinds: str) -> None:
+        """What no operator wrote has to hold what it held."""
+        for kind in kinds:
+            for name, storage in self.seen.changed(kind, self.memory.read):
+                self.lose(f"the {name} was changed by something that is no operator", self.left.get(storage._cdata))
+
+    def keep(self, kind: str, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor that something else can reach has to hold what it holds."""
+        self.exports += 1
+        self.seen.keep(f"{kind} {self.exports}", tensor, value)
+
+    def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
+        """Python got at the memory of a tensor."""
+        self.escapes.left(tensor.untyped_storage(), found, foreign)
+        self.seen.left(tensor.untyped_storage())
+
+    def stored(self, storage: torch.UntypedStorage) -> None:
+        """Python writes a storage by itself, or gives its memory away."""
+        self.escapes.left(storage, None)
+        if self.memory.knows(storage):
+            self.lose("the storage of a tensor was written, or given away, by itself")
 
     # Values
+
+    def data(self, names: Iterable[tuple[Any, ...]], first: int, size: Shape, axis: int | None) -> Value:
+        """Leaves of data, by what each is called: those of the samples from `first` on, along an axis or one alone."""
+        leaves = [self.terms.of(self.terms.make("data", name, (), size, first + at)) for at, name in enumerate(names)]
+        return shared(leaves[0]) if axis is None else Value(tuple(leaves), axis, size[axis])
 
     def value(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor; what was never met is a parameter, a buffer, or data."""
@@ -404,17 +405,26 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             found = self._unknown(tensor)
         return found
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter or a buffer, or took part in a calculation: data do later."""
+        held = tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.buffers
+        return held or self.memory.met(tensor)
+
     def combination(self, tensor: torch.Tensor) -> Combination:
         """The value of a tensor as one combination of terms of its shape."""
         shape = tuple(tensor.shape)
         return self.terms.opened(self.laws.fitted(self.laws.whole(self.value(tensor), shape), shape))
+
+    def term(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor as one term."""
+        return self.terms.named(self.combination(tensor), tuple(tensor.shape))
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         if initialising():
             return self._shared("initial", tuple(tensor.shape))
         if self.memory.of(tensor).regions:
             self.lose("a tensor that is no block of its storage was read after a write through another tensor")
-        value = shared(self.terms.of(self._fresh("unknown", tuple(tensor.shape))))
+        value = self._fresh("unknown", tuple(tensor.shape))
         self.memory.alias(tensor, value)
         return value
 
@@ -430,7 +440,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.declared[id(tensor)] = tensor
         shape = tuple(tensor.shape)
         first = None if found is None else self.terms.order(self.terms.named(self.laws.whole(found, shape), shape))
-        made = shared(self.terms.of(self.terms.make("parameter", (self.name(tensor), first), (), shape)))
+        made = self.leaf("parameter", (self.name(tensor), first), shape)
         self.memory.write(tensor, made)
         return made
 
@@ -446,8 +456,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 steps.append(name)
                 part = parent
             plain = ".".join(reversed(steps)) or "parameter"
-            taken = set(self.names.values())
-            number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}#{n}") not in taken)
+            self.made[f"parameter {plain}", 0] += 1
+            number = self.made[f"parameter {plain}", 0]
             self.names[id(tensor)] = plain if number == 1 else f"{plain}#{number}"
             self.kept.append(tensor)
         return self.names[id(tensor)]
@@ -464,6 +474,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
+        if tensor.dtype in NARROW and self.narrowed is None:
+            self.narrowed = self.location()
         whole = tensor.dtype in SHORT and any(self.terms.trained[term] for part in value.parts for term in part)
         if whole or tensor.dtype in NARROW:
             self._narrow(tensor, value)
@@ -494,63 +506,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
         return self.handed[1]
 
-    def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
-        """Random numbers: data, numbers of each sample, or numbers that all share."""
-        if call.name == "native_dropout":
-            return self._dropped(call)
-        by, others = by_numbers(call, written), any(isinstance(arg, torch.Tensor) for arg in call.args[1:])
-        if call.name not in GENERATORS or others or (by and written):
-            self.facts.opaque[call.name] += 1
-            return [shared(self.terms.of(self._fresh(call.name, call.out_shape(at)))) for at in range(len(call.out))]
-        return self._drawn_by(call) if by else self._drawn_like(call, bool(written))
-
-    def _drawn_by(self, call: Call) -> list[Value]:
-        """Numbers that are drawn by those of a tensor are a function of these and of noise."""
-        both = [call.values[0], *self._drawn_like(call, False)]
-        pair = replace(
-            call, attributes=settings(call), tensors=call.tensors * 2, values=both, shapes=call.shapes * 2, arguments=()
-        )
-        return self.laws.apply(Law(pointwise), pair)
-
-    def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
-        found: list[Value] = []
-        for at, made in enumerate(call.out):
-            shape = call.out_shape(at)
-            like = call.values[0] if call.values and call.shapes[0] == shape else NOUGHT
-            owners = [{self.terms.owners[term] for term in part} for part in like.parts]
-            if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
-                found.append(self._masks(call, like, [o.pop() for o in owners], shape))
-            elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
-                found.append(self._shared(f"random {call.name} {settings(call)}", shape))
-            else:
-                self.drawing = f" {call.name} {settings(call)}"
-                found.append(self.source(made, bounds(call)))
-                self.drawing = ""
-        return found
-
-    def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
-        """Numbers drawn for each sample: the n-th draw of a line for a sample is one leaf in both runs."""
-        site, size = f"{call.name} at {self.location()}", part_shape(like, shape)
-        parts = []
-        for owner in owners:
-            self.made[site, owner + 1] += 1
-            key = (site, call.attributes, owner, self.made[site, owner + 1], (None, None))
-            parts.append(self.terms.of(self.terms.make("draw", key, (), size, owner)))
-        return like.holding(parts)
-
-    def _dropped(self, call: Call) -> list[Value]:
-        """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
-        keep = self.laws.exact(call.args[1])
-        bits = replace(call, out=call.out[1:], name="bernoulli")
-        (mask,) = self._drawn_like(bits)
-        if keep is None or keep == 1:
-            return self.laws.opaque(call)
-        pair = replace(
-            call, name="mul", attributes=(), values=[call.values[0], mask], shapes=[call.shapes[0]] * 2,
-            tensors=[call.tensors[0]] * 2, out=call.out[:1],
-        )  # fmt: skip
-        return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
-
     # Places
 
     def location(self) -> Location:
@@ -559,9 +514,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             return self.calls[-1]
         found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
-
-    def line(self, tensor: torch.Tensor) -> Location | None:
-        """The line that made a number, where lines are noted."""
 
     def elsewhere(self, func: Any, args: Any, kwargs: Any) -> None:
         """An operator of another thread: what it reads of parameters and gradients, or writes, is lost."""

@@ -39,7 +39,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
             args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
         if spec.short in NO_NUMBERS:
-            return self.read(func, spec.short, args, kwargs)
+            return self._read(spec.short, args[0])
         out = super().operate(func, spec, args, kwargs)
         if self.passes and self._computes(spec, tensors_in((args, kwargs)), out):
             self.computed.append((self.window, self.passes, self.location()))
@@ -57,11 +57,11 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         values = [self.value(one) for one in tensors_in(out) if one.numel() > 1]
         return any(self.terms.owners[term] == NOBODY for value in values for part in value.parts for term in part)
 
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+    def _read(self, base: str, tensor: torch.Tensor) -> Any:
         """A number that the laws know; there is no other."""
-        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
+        found = number(self.laws, self.value(tensor)) if base == "_local_scalar_dense" else None
         if found is not None:
-            kind = args[0].dtype
+            kind = tensor.dtype
             return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
         self.facts.reads.append((self.location(), base))
         raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")

@@ -30,6 +30,8 @@ from gradproof.shadow.whole.terms import (
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
+NONE = "?"
+"""The letter of no axis."""
 SUMMANDS = 1024
 """Summands of a shared value that are followed apart; where samples meet in a recurrence they multiply."""
 
@@ -68,37 +70,15 @@ def snapped(x: float) -> Fraction:
     exact = Fraction(x)
     if exact.denominator <= NEAR["float32"][0][1]:
         return exact
-    kinds = ["float32", "float64"] if _single(x) else ["float64"]
-    for kind in kinds:
-        for reach, limit in NEAR[kind]:
-            size = abs(exact)
-            found = simplest(size * (1 - reach), size * (1 + reach))
-            if found.denominator <= limit or (kind == "float32" and _reciprocal(found)):
-                return found if exact > 0 else -found
-    return exact
-
-
-def _reciprocal(x: Fraction) -> bool:
-    return x.numerator == 1 and x.denominator <= RECIPROCAL
-
-
-def _single(x: float) -> bool:
     with np.errstate(over="ignore"):
-        return float(np.float32(x)) == x
-
-
-@dataclass(slots=True)
-class Snap:
-    """Snapping, and what it changed: the float and the rational it was read as."""
-
-    changed: dict[float, Fraction] = field(default_factory=dict)
-
-    def read(self, x: float) -> Fraction:
-        """The rational for a finite constant."""
-        found = snapped(x)
-        if found != Fraction(x):
-            self.changed[x] = found
-        return found
+        kinds = ["float32", "float64"] if float(np.float32(x)) == x else ["float64"]
+    for reach, limit in (near for kind in kinds for near in NEAR[kind]):
+        size = abs(exact)
+        found = simplest(size * (1 - reach), size * (1 + reach))
+        unit = kinds[0] == "float32" and found.numerator == 1 and found.denominator <= RECIPROCAL
+        if found.denominator <= limit or unit:
+            return found if exact > 0 else -found
+    return exact
 
 
 # -- Calls, laws, and what the laws make of a call.
@@ -178,12 +158,11 @@ class Interpreter(Moves):
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
-        self.masks: dict[tuple[int, int], NDArray[Any] | None] = {}
         self.reduced: dict[int, tuple[Combination, str]] = {}
         self.numbers: dict[int, float] = {}
         self.locations: dict[int, Location] = {}
-        self.snap: Snap | None = None
-        """Reads float constants as the rationals that they stand for, where a run asks for it."""
+        self.snap: dict[float, Fraction] | None = None
+        """The float constants that were read as the rationals that they stand for, where a run asks for it."""
         self.integers = False
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
@@ -201,7 +180,10 @@ class Interpreter(Moves):
     def exact(self, number: Any) -> Fraction | None:
         """A Python number as the rational that it is, or that it stands for."""
         found = exact(number)
-        return found if self.snap is None or found is None or isinstance(number, int) else self.snap.read(number)
+        if found is None or self.snap is None or isinstance(number, int) or (near := snapped(number)) == found:
+            return found
+        self.snap[number] = near
+        return near
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
@@ -218,45 +200,41 @@ class Interpreter(Moves):
                 self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
             self.locations[new[0]] = user_location()
 
-    def counted(self, counts: Sequence[Combination], value: Value, labels: torch.Tensor, ignored: int) -> None:
-        """Keep the numbers of the counts of a real run."""
-        with _disable_current_modes():
-            for at, count in enumerate(counts if self.marks else ()):
-                own = rows_of(labels, value, at)
-                self.numbers.update({term: float((own != ignored).sum()) for term in count if term != self.terms.one})
-
     def apply(self, law: Law, call: Call) -> list[Value]:
         """The values of the results."""
         ins, outs = law.letters(call)
         attributes = call.attributes if law.attributes is None else law.attributes(call)
-        letter, laid = self._letter(call, ins)
-        if letter is None:
-            made = self._by_choice(law, call, attributes, ins, outs)
-            if made is not None:
-                return made
-            alike = self._alike(call, ins, outs)
-            return self._once(law, call, attributes) if alike is None else self._row(law, call, attributes, *alike)
-        kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
-        count, turns = laid
+        letter, count, turns, rows = self._laid(call, ins)
+        again = self._alike(call, ins, outs) if letter == NONE else None
+        if again is None:
+            kids = [self._parts(call, at, text.find(letter), count, turns, rows) for at, text in enumerate(ins)]
+        else:
+            letter, rows, kids = again, [1], [self._row(call, at, text.find(again)) for at, text in enumerate(ins)]
         made = []
         for at, letters in enumerate(outs):
             whole = call.out_shape(at)
             axis = -1 if call.out[at] is None else letters.find(letter)
-            small = whole if axis < 0 else shape_with(whole, axis, whole[axis] // count)
-            rows = [[kid[i] for kid in kids] for i in range(count)]
-            if axis < 0:
-                total: Combination = ZERO
-                for row in rows:
-                    total = plus(total, self._spread(law, call, at, attributes, row, small, laid))
-                made.append(shared(self.gathered(total) if count == 1 else total))
-            else:
-                parts = [self._term(law, call, at, attributes, row, small, laid) for row in rows]
-                made.append(Value(tuple(parts), axis, small[axis], turns))
+            each = rows or [whole[axis] // count] * count if axis >= 0 else []
+            sizes = [shape_with(whole, axis, own) for own in each] or [whole] * count
+            own = list(zip(*kids, strict=True)) or [()] * count
+            if axis >= 0 and again is None:
+                parts = [self._term(law, call, at, attributes, *one) for one in zip(own, sizes, strict=True)]
+                laid = shared(self.laid_chosen(parts, sizes, axis, whole)) if rows else None
+                made.append(laid or Value(tuple(parts), axis, each[0], turns))
+                continue
+            total: Combination = ZERO
+            for one, size in zip(own, sizes, strict=True):
+                total = plus(total, self._spread(law, call, at, attributes, one, size))
+            if again is not None:
+                total = self.fitted(self.fitted(total, sizes[0]), whole)
+            elif count == 1 and letter != NONE and not rows:
+                total = self.gathered(total)
+            made.append(shared(total))
         return made
 
     def _spread(
         self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
-        kids: list[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+        kids: Sequence[tuple[Combination, Shape]], shape: Shape,
     ) -> Combination:  # fmt: skip
         """The operator on shared arguments: a linear one keeps the summands of its longest linear argument."""
         kids = [
@@ -264,38 +242,50 @@ class Interpreter(Moves):
         ]
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
         if longest is None or not 1 < len(kids[longest][0]) <= SUMMANDS:
-            return self._term(law, call, at, attributes, kids, shape, laid)
+            return self._term(law, call, at, attributes, kids, shape)
         total: Combination = ZERO
         size = kids[longest][1]
         for term, by in kids[longest][0].items():
             each = [*kids[:longest], ({term: by}, size), *kids[longest + 1 :]]
-            total = plus(total, self._term(law, call, at, attributes, each, shape, laid))
+            total = plus(total, self._term(law, call, at, attributes, each, shape))
         return total
 
-    def _letter(self, call: Call, ins: Sequence[str]) -> tuple[str | None, tuple[int, int]]:
-        """The letter along which parts lie, with their number and turns; of several the first."""
+    def _laid(self, call: Call, ins: Sequence[str]) -> tuple[str, int, int, list[int]]:
+        """The letter along which parts lie, with their number and turns; of several the first.
+
+        Else that of rows which masks chose, and how many of each sample.
+        """
         for value, letters in zip(call.values, ins, strict=True):
             if not value.shared and letters[value.axis].islower():
-                return letters[value.axis], value.layout[1:]
-        return None, (1, 1)
+                return letters[value.axis], len(value.parts), value.turns, []
+        laid = [(self.chosen(v.parts[0]), text) for v, text in zip(call.values, ins, strict=True) if v.shared]
+        found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
+        ((letter, rows),) = found if len(found) == 1 else {(NONE, ())}
+        return (letter, len(rows), 1, list(rows)) if letter.islower() else (NONE, 1, 1, [])
 
     def _parts(
-        self, call: Call, at: int, letters: str, letter: str, laid: tuple[int, int]
+        self, call: Call, at: int, axis: int, count: int, turns: int, rows: list[int]
     ) -> list[tuple[Combination, Shape]]:
+        """The parts of an argument along an axis, or as many of it where it has none."""
         value, shape = call.values[at], call.shapes[at]
-        count, turns = laid
-        axis = letters.find(letter)
-        if axis < 0:
-            if not value.shared:
-                call.coupled.append(at)
-            return [(self.whole(value, shape), shape)] * count
-        size = shape_with(shape, axis, shape[axis] // count)
-        if value.layout == (axis, count, turns):
+        size = shape if axis < 0 else shape_with(shape, axis, shape[axis] // count)
+        if not rows and value.layout == (axis, count, turns):
             return [(part, size) for part in value.parts]
         if not value.shared:
             call.coupled.append(at)
-        whole = self.fitted(self.whole(value, shape), shape)
-        return [(part, size) for part in self.split(whole, shape, axis, size[axis], turns)]
+        whole = self.whole(value, shape)
+        if axis < 0:
+            return [(whole, shape)] * count
+        if rows:
+            sizes = [shape_with(shape, axis, own) for own in rows]
+            return list(zip(self.choices(whole, shape, axis, rows), sizes, strict=True))
+        return [(part, size) for part in self.split(self.fitted(whole, shape), shape, axis, size[axis], turns)]
+
+    def _row(self, call: Call, at: int, axis: int) -> list[tuple[Combination, Shape]]:
+        """One row of an argument of which the rows repeat along an axis."""
+        shape = call.shapes[at]
+        kid = self.fitted(call.values[at].parts[0], shape)
+        return [(kid, shape) if axis < 0 else (self.piece(kid, axis, 0, 1), shape_with(shape, axis, 1))]
 
     def chooses(self, by: Iterable[Combination], rows: int) -> None:
         """Data chose some rows, by truth values or by the places where these are true."""
@@ -335,83 +325,21 @@ class Interpreter(Moves):
         kids = [self.solid(self.terms.named(part, size), size) for part, size in zip(parts, sizes, strict=True)]
         return self.terms.of(self.beside(kids, axis, out))
 
-    def _by_choice(
-        self, law: Law, call: Call, attributes: tuple[Any, ...], ins: Sequence[str], outs: Sequence[str]
-    ) -> list[Value] | None:
-        """The operator on the rows that masks chose of each sample; None where there are none that are mapped."""
-        laid = [(self.chosen(v.parts[0]), text) for v, text in zip(call.values, ins, strict=True) if v.shared]
-        found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
-        ((letter, given),) = found if len(found) == 1 else {("", ())}
-        if not letter.islower():
-            return None
-        rows, kids = list(given), list[list[tuple[Combination, Shape]]]()
-        for location, (value, shape, text) in enumerate(zip(call.values, call.shapes, ins, strict=True)):
-            if not value.shared:
-                call.coupled.append(location)
-            held, axis = self.whole(value, shape), text.find(letter)
-            parts = [held] * len(rows) if axis < 0 else self.choices(held, shape, axis, rows)
-            sizes = [shape if axis < 0 else shape_with(shape, axis, count) for count in rows]
-            kids.append(list(zip(parts, sizes, strict=True)))
-        made = []
-        for at, letters in enumerate(outs):
-            whole, each, axis = call.out_shape(at), [list(own) for own in zip(*kids, strict=True)], letters.find(letter)
-            if axis < 0:
-                total: Combination = ZERO
-                for own in each:
-                    total = plus(total, self._spread(law, call, at, attributes, own, whole, (1, 1)))
-                made.append(shared(total))
-                continue
-            sizes = [shape_with(whole, axis, count) for count in rows]
-            pairs = zip(each, sizes, strict=True)
-            parts = [self._term(law, call, at, attributes, own, size, (1, 1)) for own, size in pairs]
-            made.append(shared(self.laid_chosen(parts, sizes, axis, whole)))
-        return made
-
-    def _once(self, law: Law, call: Call, attributes: tuple[Any, ...]) -> list[Value]:
-        """No parts lie along a mapped axis: one term a result, and a linear argument keeps its combination."""
-        for at, value in enumerate(call.values):
-            if not value.shared:
-                call.coupled.append(at)
-        kids = [(self.whole(v, s), s) for v, s in zip(call.values, call.shapes, strict=True)]
-        return [
-            shared(self._spread(law, call, at, attributes, kids, call.out_shape(at), (1, 1)))
-            for at in range(len(call.out))
-        ]
-
-    def _alike(
-        self, call: Call, ins: Sequence[str], outs: Sequence[str]
-    ) -> tuple[list[tuple[Combination, Shape]], list[int]] | None:
-        """One row of each argument, and its axis in each result, where all repeat their rows; else None."""
+    def _alike(self, call: Call, ins: Sequence[str], outs: Sequence[str]) -> str | None:
+        """A letter of each result along which all arguments repeat their rows."""
         if not all(value.shared for value in call.values):
             return None
         kids = [self.fitted(value.parts[0], shape) for value, shape in zip(call.values, call.shapes, strict=True)]
         for letter in dict.fromkeys(x for text in outs for x in text if x.islower()):
-            axes = [text.find(letter) for text in ins]
-            laid = list(zip(kids, call.shapes, axes, strict=True))
+            laid = zip(kids, call.shapes, [text.find(letter) for text in ins], strict=True)
             held = [(kid, axis) for kid, shape, axis in laid if axis >= 0 and shape[axis] > 1]
             if held and all(letter in text for text in outs) and all(self.repeats(kid, axis) for kid, axis in held):
-                rows = [
-                    (kid, shape) if axis < 0 else (self.piece(kid, axis, 0, 1), shape_with(shape, axis, 1))
-                    for kid, shape, axis in laid
-                ]
-                return rows, [text.find(letter) for text in outs]
+                return letter
         return None
-
-    def _row(
-        self, law: Law, call: Call, attributes: tuple[Any, ...], rows: list[tuple[Combination, Shape]], axes: list[int]
-    ) -> list[Value]:
-        """The operator on one row of an axis along which rows repeat, broadcast again."""
-        made = []
-        for at, axis in enumerate(axes):
-            out = call.out_shape(at)
-            small = shape_with(out, axis, 1)
-            row = self._spread(law, call, at, attributes, rows, small, (1, 1))
-            made.append(shared(self.fitted(self.fitted(row, small), out)))
-        return made
 
     def _term(
         self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
-        kids: Sequence[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+        kids: Sequence[tuple[Combination, Shape]], shape: Shape,
     ) -> Combination:  # fmt: skip
         """The operator on one part of each argument: a coefficient times a term."""
         by, powers = UNIT, Powers()
@@ -453,30 +381,27 @@ class Interpreter(Moves):
     def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
         """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
         size = part_shape(value, shape)
-        if self.integers:
+        if self.integers or self.marks:
             with _disable_current_modes():
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
+        if self.integers:
             self.seen_counts.append(tuple(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
-        return [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
+        counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
+        for count, number in zip(counts, seen if self.marks else (), strict=False):
+            self.numbers.update({term: float(number) for term in count if term != self.terms.one})
+        return counts
 
     def count(self, labels: int, size: Shape, ignored: int) -> Combination:
         """How many elements of a term of labels are not the ignored one."""
-        seen = self._counts(labels, ignored)
+        seen = self._mask(labels, ignored)
         if seen is not None:
             self.every_label = True
             return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
         while self.terms.operators[labels] in ("reshape", "permute"):
             labels = self.terms.kids[labels][0]
         return self.terms.of(self.terms.make("count", (ignored,), (labels,), ()))
-
-    def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:
-        """Which elements of a term of labels are not the ignored one, where its leaves say so."""
-        key = (term, ignored)
-        if key not in self.masks:
-            self.masks[key] = self._mask(term, ignored)
-        return self.masks[key]
 
     def _mask(self, term: int, ignored: int) -> NDArray[Any] | None:
         terms = self.terms
@@ -487,7 +412,7 @@ class Interpreter(Moves):
             return np.ones(shape or (), dtype=bool) if outside else None
         if operator not in ("reshape", "permute", "slice", "cat", "constant_pad_nd") or shape is None:
             return None
-        kids = [self._counts(kid, ignored) for kid in terms.kids[term]]
+        kids = [self._mask(kid, ignored) for kid in terms.kids[term]]
         known = [kid for kid in kids if kid is not None]
         if len(known) != len(kids):
             return None
@@ -502,19 +427,15 @@ class Interpreter(Moves):
 
     def opaque(self, call: Call) -> list[Value]:
         """The results as uninterpreted functions of whole arguments."""
-        for at, value in enumerate(call.values):
-            if not value.shared:
-                call.coupled.append(at)
-        kids = []
-        for value, shape in zip(call.values, call.shapes, strict=True):
-            kids.append(self.terms.named(self.fitted(self.whole(value, shape), shape), shape))
+        call.coupled += [at for at, value in enumerate(call.values) if not value.shared]
+        pairs = zip(call.values, call.shapes, strict=True)
+        kids = [self.terms.named(self.fitted(self.whole(value, shape), shape), shape) for value, shape in pairs]
         sizes = tuple(call.shapes[i] for i, kid in enumerate(kids) if self.terms.shapes[kid] is None)
-        return [
-            shared(
-                self.terms.of(self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at)))
-            )
+        made = (
+            self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at))
             for at in range(len(call.out))
-        ]
+        )
+        return [shared(self.terms.of(term)) for term in made]
 
 
 def rows_of(tensor: torch.Tensor, value: Value, at: int) -> torch.Tensor:

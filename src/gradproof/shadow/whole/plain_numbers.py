@@ -18,6 +18,7 @@ from gradproof.shadow.whole.values import shared
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
+    from gradproof.shadow.whole.runs import Real
 
 PLAIN = (int, float)
 SHOWN = frozenset({"tolist", "__repr__", "__format__"})
@@ -335,7 +336,7 @@ class Reading(TorchFunctionMode):
     are.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Real) -> None:
         super().__init__()
         self.engine = engine
         self.plain: dict[int, tuple[float, Combination]] = {}

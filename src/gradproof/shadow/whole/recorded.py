@@ -22,15 +22,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import stated
-from gradproof.shadow.whole.engine import NARROW, Engine
+from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, OwnBackward, Unchanged, call_site, digest, plain
+from gradproof.shadow.whole.unseen import OwnBackward, call_site, digest, states
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -41,15 +42,16 @@ READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
-def guarded(method: Callable[..., None]) -> Callable[..., None]:
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method whose failure ends the following, and not the user's script."""
 
     @functools.wraps(method)
-    def call(self: Recorded, *args: Any, **kwargs: Any) -> None:
+    def call(self: Recorded, *args: Any, **kwargs: Any) -> Any:
         try:
-            method(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         except Exception as error:
             self._leave(stated(error))
+            return {}
 
     return call
 
@@ -57,10 +59,13 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
 class Recorded(Engine):  # type: ignore[no-untyped-call]
     """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
 
+    kind = RecordedStep
+
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
         self.laws.marks = self.laws.tallies = True
-        self.assumed.tries = alone
+        self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
+        # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = False
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
@@ -76,13 +81,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.marked: set[int] = set()
         self.given: set[int] = set()  # by a data loader, with gradients on
         self.by_pass = False
-        self.met = Meetings()
+        self.meetings = Meetings()
         self._last = (-1, 0)
-        self.escapes = Escapes()
-        self.seen = Unchanged(self.escapes)
-        self.exports = self.inside = self.steps = 0
+        self.inside = self.steps = 0
         self.own = OwnBackward(self)
-        self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -113,35 +115,36 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         base, tensors = spec.short, tensors_in((args, kwargs))
         self.own.meets(base, tensors)
         if base in READS:
-            return self.read(func, base, args, kwargs)
+            self._read(base, args[0])
+            return func(*args, **kwargs)
         if self.stepping and not self.inside:
-            return self._by_optimizer(func, spec, args, kwargs)
+            if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
+                self.lose("a gradient is written while the optimizer steps")
+            return func(*args, **kwargs)
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
-        if self.inside and self._from_a_hook():
+        if self.inside and user_location() != self.calls[-1] and not recomputing():  # a hook, or a function of its own
             self.hooked = self.hooked or user_location()
             self.own.hook(base)
-            if self._writes_a_gradient(spec, args, kwargs):
+            if self.writes_gradient(spec.targets(args, kwargs)):
                 self.overwritten = user_location()
-        if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
+        if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         return super().operate(func, spec, args, kwargs)
 
+    @guarded
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
-        """The values of the arguments. The engine's own failure ends the following, and not the script."""
-        try:
-            found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
-            if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-                self.joined.update(term for value in found.values() for part in value.parts for term in part)
-            return found
-        except Exception as error:
-            self._leave(stated(error))
-            return {}
+        """The values of the arguments."""
+        found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
+        if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            self.joined.update(term for value in found.values() for part in value.parts for term in part)
+        return found
 
+    @guarded
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results."""
         if self.closed:
@@ -149,47 +152,25 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         strange = next((t for t in tensors_in(out) if not plain(t)), None)
         if strange is not None:
             self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
-            return
-        try:
+        else:
             super().after(func, spec, args, kwargs, values, out)
-        except Exception as error:
-            self._leave(stated(error))
 
     def _leave(self, why: str) -> None:
         """Follow nothing more, and prove nothing."""
         self.lose(why)
         self.close()
 
-    def _by_optimizer(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """What an optimizer's step does is not followed; code that is not torch's may not write a gradient in it."""
-        if not by_torch() and self._writes_a_gradient(spec, args, kwargs):
-            self.lose("a gradient is written while the optimizer steps")
-        return func(*args, **kwargs)
-
-    def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        written = [t for t in spec.targets(args, kwargs) if plain(t)]
-        own = {grad.untyped_storage()._cdata for grad in self._gradients()} if written else set()
-        return any(t.untyped_storage()._cdata in own for t in written)
-
-    def _gradients(self) -> list[torch.Tensor]:
-        held = (p.grad for p in {id(p): p for p in self.kept}.values() if p.is_leaf)
-        return [grad for grad in held if grad is not None and plain(grad)]
-
-    def _from_a_hook(self) -> bool:
-        """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
-        return user_location() != self.calls[-1] and not recomputing()
+    def present(self) -> list[torch.Tensor]:
+        """The gradients that the parameters have now."""
+        return [grad for grad in super().present() if plain(grad)]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
-        if self.inside or any(self._met(t) for t in tensors):
+        if self.inside or any(self.knows(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
         return base in MOVED
-
-    def _met(self, tensor: torch.Tensor) -> bool:
-        held = tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
-        return held or self.memory.met(tensor)
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""
@@ -202,37 +183,33 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         found = self.fetched.get(tensor.untyped_storage()._cdata)
         return None if found is None or found[0].expired() else found[1]
 
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+    def _read(self, base: str, tensor: torch.Tensor) -> None:
         """A number is read: what follows is about the recorded path."""
-        if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
+        if not (self.stepping and by_torch()) and self.knows(tensor):
             self.facts.reads.append((self.location(), base))
-            self.looked.update(term for part in self.value(args[0]).parts for term in part)
-        return func(*args, **kwargs)
+            self.looked.update(term for part in self.value(tensor).parts for term in part)
 
     @guarded
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor: what it holds has to stay."""
         if not plain(tensor):
             return
-        self.escapes.left(tensor.untyped_storage(), found, foreign)
-        self.seen.left(tensor.untyped_storage())
-        if self.closed or not self.awake or not self._met(tensor):
+        super().exported(tensor, found, foreign)
+        if self.closed or not self.awake or not self.knows(tensor):
             return
         self.looked.update(term for part in self.value(tensor).parts for term in part)
         if not self.inside:
-            self.exports += 1
-            self.seen.keep(f"tensor {self.exports}", tensor, self.value(tensor))
+            self.keep("tensor", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
 
     @guarded
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
-        self.escapes.left(storage, None)
-        if self.closed:
-            return
-        if self.awake and self.memory.knows(storage):
-            self.lose("the storage of a tensor was written, or given away, by itself")
+        if self.awake and not self.closed:
+            super().stored(storage)
+        else:
+            self.escapes.left(storage, None)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -243,12 +220,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             super()._narrow(tensor, value)
             self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
 
-    def put(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds a value now."""
-        if self.narrowed is None and tensor.dtype in NARROW:
-            self.narrowed = self.location()
-        super().put(tensor, value)
-
     def _note(self, target: torch.Tensor) -> None:
         """What a run keeps is not compared with another run."""
 
@@ -256,30 +227,27 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         held, shape = self.memory.of(tensor), tuple(tensor.shape)
-        frozen = isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
-        if known(held) and not held.data:
-            self.lose("a part of a tensor was read after a write to another part")
-            made = shared(self.terms.of(self._fresh("unknown", shape)))
-        elif frozen:
-            name = self.buffers.get(id(tensor)) or self.name(tensor)
-            made = shared(self.terms.of(self.terms.make("constant", (name,), (), shape)))
-        elif self.inside:
-            self.lose("a tensor of unknown origin takes part in a backward pass")
-            made = shared(self.terms.of(self._fresh("unknown", shape)))
+        part = known(held) and not held.data
+        if not part and (isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
+            made = self.leaf("constant", (self.buffers.get(id(tensor)) or self.name(tensor),), shape)
+        elif part or self.inside:
+            other = "a tensor of unknown origin takes part in a backward pass"
+            self.lose("a part of a tensor was read after a write to another part" if part else other)
+            made = self._fresh("unknown", shape)
         else:
             held.data = True
             found = self._number(tensor)
-            if found is None:
-                found = self.source(tensor, within(tensor))
-                number = self._fetch_of(tensor)
-                number = self.fetch if number is None else number
-                self.met.data(tensor, found, len(self.facts.updates), number, self.location())
-            self.memory.alias(tensor, found)
-            if self.escapes.reach(tensor):
-                self.exports += 1
-                self.seen.keep(f"batch {self.exports}", tensor, found)
-            return found
+            made = self._sampled(tensor) if found is None else found
         self.memory.alias(tensor, made)
+        if held.data and self.escapes.reach(tensor):
+            self.keep("batch", tensor, made)
+        return made
+
+    def _sampled(self, tensor: torch.Tensor) -> Value:
+        """Rows of samples, or of a table, that a micro-batch meets."""
+        made, number = self.source(tensor, within(tensor)), self._fetch_of(tensor)
+        fetch = self.fetch if number is None else number
+        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
@@ -299,7 +267,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 return None
             plain = exact(float(first))
         if plain is not None and (tensor.is_floating_point() or given):
-            self.met.one_number(tensor, self._site(), len(self.facts.updates), self.location())
+            self.meetings.one_number(tensor, self._site(), len(self.facts.updates), self.location())
         return None if plain is None else self.laws.ones(plain)
 
     def _open(self) -> int:
@@ -333,7 +301,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if shape and shape[0] != rows and shape[1:] == row:
             axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
-            return shared(self.terms.of(self.terms.make("constant", (digest(tensor),), (), shape)))
+            return self.leaf("constant", (digest(tensor),), shape)
         gradients, slot = torch.is_grad_enabled(), self._site()
         count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
         size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
@@ -342,14 +310,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if whole:
             slot, first = f"{slot} {first}", 0
         self.by_pass |= number not in self.marked
-        parts = []
-        for i in range(first, first + count):
-            owner = number * MICRO + i
-            key = (slot, gradients, str(tensor.dtype), owner)
-            parts.append(self.terms.of(self.terms.make("data", (*key, within), (), size, owner)))
-            if gradients:
-                self.used.setdefault(owner, self.location())
-        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, size[axis])
+        owners = range(number * MICRO + first, number * MICRO + first + count)
+        for owner in owners if gradients else ():
+            self.used.setdefault(owner, self.location())
+        names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
+        return self.data(names, owners[0], size, axis)
 
     def _site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
@@ -367,7 +332,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if torch.is_grad_enabled():
             self._open()
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        first = next((t for t in given if t.dim() and not self._met(t)), None)
+        first = next((t for t in given if t.dim() and not self.knows(t)), None)
         if first is None:
             return
         number = self._fetch_of(first)
@@ -414,23 +379,21 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.steps += 1
         if self.closed or not self.awake or self.steps > 1:
             return
-        self._compare("gradient")
-        self._compare("parameter")
-        self._compare("tensor")
-        number = self.number_of(optimizer)
-        own, found = params_of(optimizer), dict[str, Gradient]()
-        for parameter in own:
-            if parameter.grad is not None and not plain(parameter.grad):
-                self.lose("a gradient is no plain tensor")
-            elif parameter.grad is not None:
-                found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
-        update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
-        update.optimizer, update.since, update.until = number, self.since, len(self.runs)
-        update.window, update.part = self.window_of(), self.parts
-        update.order = tuple(self.name(parameter) for parameter in own)
-        update.leaves = {term for p in own for part in self.value(p).parts for term in part}
-        self.facts.updates.append(update)
-        self.stepping, self.passes, self.begun_with, self.applied_of = True, 0, {}, len(self.used)
+        window = self.window_of()  # the default counts the steps before this one
+        self.compare("gradient", "parameter", "tensor")
+        super().before_step(optimizer)
+        update = self.facts.updates[-1]
+        assert isinstance(update, RecordedStep)
+        update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
+        update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
+        self.applied_of = len(self.used)
+
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
+        """The gradients of parameters that have one."""
+        found = [parameter for parameter in own if parameter.grad is not None]
+        if not all(plain(parameter.grad) for parameter in found if parameter.grad is not None):
+            self.lose("a gradient is no plain tensor")
+        return {self.name(p): Gradient(self.name(p), self._gradient(p)) for p in found}
 
     @guarded
     def after_step(self, optimizer: Any) -> None:
@@ -440,13 +403,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self.stepping = False
         for parameter in params_of(optimizer):
-            leaf = self.terms.make("state", (self.name(parameter), len(self.facts.updates)), (), tuple(parameter.shape))
-            self.memory.write(parameter, shared(self.terms.of(leaf)))
-        for held in list(optimizer.state.values()):
-            for one in held.values() if isinstance(held, dict) else ():
-                if isinstance(one, torch.Tensor):
-                    self.memory.write(one, shared(self.terms.of(self._fresh("state", tuple(one.shape)))))
-        self._look("parameter")
+            key = (self.name(parameter), len(self.facts.updates))
+            self.memory.write(parameter, self.leaf("state", key, tuple(parameter.shape)))
+        for one in list(states(optimizer)):
+            self.memory.write(one, self._fresh("state", tuple(one.shape)))
+        self.look("parameter")
 
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
@@ -456,18 +417,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
-        self._compare("gradient")
-        self._compare("batch")
+        self.compare("gradient", "batch")
         self._reachable()
         super().begin(roots)
         if self.passes == 1:
             steps = len(self.facts.updates)
             self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
-        tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
+        tensors, one = tensors_in(roots), self.terms.of(self.terms.one)
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
-        seeds = tensors_in(rest[0]) if rest else []
-        one = self.terms.of(self.terms.one)
-        run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)
+        seeded = any(self.combination(seed) != one for seed in tensors_in(rest[:1]))
+        run.seeded = seeded or any(t.numel() != 1 for t in tensors)
         self.runs.append(run)
         self._before = {self.name(p): self._gradient(p) for p in self.kept}
         self.inside += 1
@@ -479,11 +438,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.closed or not self.awake or self.inside or not self.runs:
             return
         run = self.runs[-1]
-        if found is not None and any(isinstance(one, torch.Tensor) for one in found):
-            run.returned = True
-            for at, one in enumerate(found):
-                if isinstance(one, torch.Tensor):
-                    run.gains[f"returned {at}"] = self.combination(one)
+        returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}
+        run.returned = bool(returned)
+        run.gains |= {f"returned {at}": self.combination(one) for at, one in returned.items()}
         for parameter in self.kept:
             name = self.name(parameter)
             gain = plus(self._gradient(parameter), self._before.get(name, {}), -UNIT)
@@ -493,7 +450,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                     self.overwritten = self.overwritten or self.location()
         self.arrived |= {self.terms.bare(term)[0] for gain in run.gains.values() for term in gain}
         self.ran = True
-        self._look("gradient")
+        self.look("gradient")
 
     def emptied(self) -> None:
         """A gradient was zeroed, or taken away."""
@@ -513,22 +470,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     # Writes that are no operators
 
-    def _look(self, kind: str) -> None:
-        """Keep what the parameters, or the gradients, hold."""
-        for parameter in self.kept:
-            tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
-            if tensor is not None and plain(tensor):
-                self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
-
-    def _compare(self, kind: str) -> None:
-        """What no operator wrote has to hold what it held."""
-        for name, _ in self.seen.changed(kind, self.memory.read):
-            self.lose(f"the {name} was changed by something that is no operator")
-
     def _reachable(self) -> None:
         """While a backward pass runs nobody else may write into a gradient, nor may two of them be one."""
         taken: dict[int, int] = {}
-        for grad in sorted(self._gradients(), key=lambda one: one.storage_offset()):
+        for grad in sorted(self.present(), key=lambda one: one.storage_offset()):
             storage, begin = grad.untyped_storage()._cdata, int(grad.storage_offset())
             if self.escapes.reach(grad):
                 self.lose("something else can reach the memory of a gradient while a backward pass runs")
@@ -552,17 +497,17 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
-        self.met.forget()
+        self.meetings.forget()
         self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
         self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")
-            self.memory.write(p, shared(self.terms.of(self.terms.make("state", key, (), tuple(p.shape)))))
+            self.memory.write(p, self.leaf("state", key, tuple(p.shape)))
             if p.is_leaf and p.grad is not None and plain(p.grad):
                 with torch.no_grad(), _disable_current_modes():
                     left = bool(torch.count_nonzero(p.grad))
                 self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
-        self._look("parameter")
+        self.look("parameter")
 
     def _forget(self) -> None:
         """What tensors that were followed hold now is not known. A number that was made of no sample is read anew."""
@@ -583,11 +528,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         owner = NOBODY if constant else self.fetch * MICRO + MICRO - 1
         key = ("left", self.parts, self.made["left", 0])
         return shared(self.terms.of(self.terms.make("unknown", key, (), shape, owner)))
-
-
-def alone() -> bool:
-    """Whether no other rank trains: one that tries an operator by itself could wait for the others for ever."""
-    return not (dist.is_available() and dist.is_initialized())
 
 
 def blocks(rows: int) -> int:

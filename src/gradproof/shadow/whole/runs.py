@@ -22,26 +22,20 @@ from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.engine import NARROW, NO_NUMBERS, Engine
+from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
-from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, within
+from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import counting
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
-from gradproof.shadow.whole.unseen import (
-    Escapes,
-    Unchanged,
-    call_site,
-    digest,
-    generator_of,
-    inside as within_func,
-    of_an_object,
-    states,
-)
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
+from gradproof.shadow.whole.values import Value
+
+KEPT = ("parameter", "gradient", "tensor", "state")
+"""What is compared, for writes that are no operators."""
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -65,7 +59,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.widths: set[int] = set()
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
-        self.laws.snap = Snap() if hints.snap else None
+        self.laws.snap = {} if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
         self.pending: Update | None = None
         self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}
@@ -77,39 +71,27 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
         made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
         scalars = made - self.facts.scaled.keys()
-        if scalars and tensor.is_floating_point() and self._is_gradient(tensor):
+        if scalars and tensor.is_floating_point() and self.writes_gradient([tensor]):
             self.facts.scaled |= dict.fromkeys(scalars, self.location())
         if alone and self.hints.by_hand and not initialising() and self._by_hand(tensor):
             self.memory.write(tensor, value)
         else:
             super().put(tensor, value)
 
-    def _is_gradient(self, tensor: torch.Tensor) -> bool:
-        storage = tensor.untyped_storage()._cdata
-        held = (parameter.grad for parameter in self.kept if parameter.is_leaf)
-        return any(grad is not None and grad.untyped_storage()._cdata == storage for grad in held)
-
     def _by_hand(self, tensor: torch.Tensor) -> bool:
         """Whether the function writes a parameter itself.
 
         What it adds is the gradient, where `.grad` has none.
         """
-        storage = tensor.untyped_storage()._cdata
-        for parameter in self.declared.values():
-            if parameter.untyped_storage()._cdata != storage:
-                continue
-            if id(parameter) in self.written_by_hand:
-                return True
-            if self.pending is None:
-                if self.all_passes == self.last.get(0, 0):
-                    return True
-                self.pending = Update(user_location(), {}, passes=self.all_passes - self.last.get(0, 0))
-                self.pending.begun_with, self.passes, self.begun_with = self.begun_with, 0, {}
-                self.last[0] = self.all_passes
+        storage, passes = tensor.untyped_storage()._cdata, self.all_passes - self.last.get(0, 0)
+        parameter = next((p for p in self.declared.values() if p.untyped_storage()._cdata == storage), None)
+        if self.pending is None and parameter is not None and passes:
+            self.pending = Update(user_location(), {}, passes=passes, begun_with=self.begun_with)
+            self.passes, self.begun_with, self.last[0] = 0, {}, self.all_passes
+        if self.pending is not None and parameter is not None and id(parameter) not in self.written_by_hand:
             self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
             self.pending.gradients |= self.gradients([parameter])
-            return True
-        return False
+        return parameter is not None
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments. A parameter that a forward pass reads has been stepped."""
@@ -123,12 +105,12 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         update, own, self.pending, self.written_by_hand = self.pending, self.written_by_hand, None, {}
         if update is None:
             return
+        written = [parameter for parameter, _ in own.values()]
         for parameter, before in own.values():
             added = plus(self.combination(parameter), before, -UNIT)
             update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
-        update.order = tuple(self.name(parameter) for parameter, _ in own.values())
+        update.order = tuple(map(self.name, written))
         self.facts.updates.append(update)
-        written = [parameter for parameter, _ in own.values()]
         copies = [self.memory.alike(self.value(parameter)) for parameter in written]
         self.applied(update, written)
         for parameter, regions in zip(written, copies, strict=True):
@@ -175,14 +157,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
             self.fixed[name] = axis is None or taken
             if self.fixed[name]:
-                return shared(self.terms.of(self.terms.make(*constant)))
-        owners = range(before + first, before + first + rows)
+                return self.leaf("constant", (name,), shape)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
-        parts = [
-            self.terms.of(self.terms.make("data", (*name, within), (), size, owner))
-            for name, owner in zip(names, owners, strict=True)
-        ]
-        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, each)
+        return self.data([(*name, within) for name in names], before + first, size, axis)
 
     def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
         """What data of a line are called, and from which number on their samples are counted."""
@@ -219,6 +196,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
     """An engine for tensors with numbers. `drawn`: what the first run drew, by the leaf that it is."""
 
     constants = True
+    numbers_of = staticmethod(sampled)
 
     def __init__(self, drawn: dict[int, torch.Tensor], exchange: Exchange, *given: Any) -> None:
         super().__init__(*given)
@@ -232,12 +210,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.laws.looked = self._indices
         self.states: set[tuple[Any, ...]] = set()
         self.repeats = False
-        self.escapes = Escapes()
-        self.seen = Unchanged(self.escapes)
-        self.exports = self.busy = 0
+        self.busy = 0
         self.numbers = Numbers()
         self.events = LoopEvents(self)
-        self.given: dict[int, Location] = {}
         self.passes_before = 0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
@@ -269,14 +244,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
                 self.events.operated(spec, args, kwargs, out, values)
-                if self._writes_late(spec, args, kwargs):
-                    self.late = self.late or self.location()
-
-    def _writes_late(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        """Whether an operator of the function's own writes other numbers into a gradient that a step was handed."""
-        if not self.stepping or self.all_passes != self.passes_before or by_torch() or spec.short in EMPTIED:
-            return False
-        return any(self._is_gradient(t) for t in spec.targets(args, kwargs))
+                late = self.stepping and self.all_passes == self.passes_before and spec.short not in EMPTIED
+                if late and not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
+                    self.late = self.late or self.location()  # other numbers than the step was handed
 
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
@@ -300,11 +270,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         for tensor in choosing(func, args):
             with self.aside():
                 self.note("the shape of a result", tensor)
-        if base in MOVED and tensors and not any(self._met(t) for t in tensors):
+        if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
-        if spec.written and self.given and any(t.untyped_storage()._cdata in self.given for t in tensors):
+        if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
             with self.aside():
-                self.compare()
+                self.compare(*KEPT)
         if spec.random:
             self._before_draw(spec, args, kwargs)
         return super().operate(func, spec, args, kwargs)
@@ -328,22 +298,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             key = (spec.base, str(self.location()), str(generator.device), self.state)
         self.repeats = key in self.states
         self.states.add(key)
-
-    def put(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds a value now."""
-        self.numbers.narrow |= tensor.dtype in NARROW
-        super().put(tensor, value)
-
-    def _met(self, tensor: torch.Tensor) -> bool:
-        return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or self.memory.met(tensor)
-
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """A number of a tensor: what follows is about runs that read the same one."""
-        if self.busy:
-            return func(*args, **kwargs)
-        with self.aside():
-            self.note(base, args[0])
-        return func(*args, **kwargs)
 
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads all numbers of a tensor."""
@@ -405,11 +359,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.memory.of(tensor).regions or initialising():
             return super()._unknown(tensor)
         if isinstance(tensor, torch.nn.Parameter):
-            made = shared(self.terms.of(self.terms.make("outside", (digest(tensor),), (), tuple(tensor.shape))))
+            made = self.leaf("outside", (digest(tensor),), tuple(tensor.shape))
         else:
             self.memory.of(tensor).data = True
             made = self.held(tensor, tensor)
-            self._keep(tensor, made)
+            self.keep("tensor", tensor, made)
         self.memory.alias(tensor, made)
         return made
 
@@ -442,58 +396,38 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 made.copy_(call.tensors[0] * mask / (1 - float(call.args[1])))
         return found
 
-    def _keep(self, tensor: torch.Tensor, value: Value) -> None:
-        self.exports += 1
-        self.seen.keep(f"tensor {self.exports}", tensor, value)
-
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor: what it holds has to stay."""
         if self.busy:
             return
         with self.aside():
-            storage, value = tensor.untyped_storage(), self.value(tensor)
-            self.given[storage._cdata] = self.location()
+            value, self.left[tensor.untyped_storage()._cdata] = self.value(tensor), self.location()
+            super().exported(tensor, found, foreign)
             if self._escape(value):
                 self.events.add(READ)
-            self.escapes.left(storage, found, foreign)
-            self.seen.left(storage)
             self.note("numpy", tensor)
-            self._keep(tensor, value)
+            self.keep("tensor", tensor, value)
 
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
-        if self.busy:
-            return
-        self.escapes.left(storage, None)
-        if self.memory.knows(storage):
-            self.lose("the storage of a tensor was written, or given away, by itself")
+        if not self.busy:
+            super().stored(storage)
 
-    def look(self) -> None:
-        """Keep what the parameters and their gradients hold."""
+    def look(self, *kinds: str) -> None:
+        """Keep what the parameters, their gradients and the optimizers hold."""
         self.events.held()
-        for parameter in self.kept:
-            for kind, tensor in (("parameter", parameter), ("gradient", parameter.grad if parameter.is_leaf else None)):
-                if tensor is not None and tensor.layout is torch.strided and not within_func(tensor):
-                    self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
-        for one in (one for _, optimizer in self.optimizers.values() for one in states(optimizer)):
+        super().look(*kinds)
+        for one in (one for optimizer in self.optimizers for one in states(optimizer)):
             if one.layout is torch.strided and (value := self.memory.read(one)) is not None:
                 self.seen.keep(f"state {id(one)}", one, value)
-
-    def compare(self) -> None:
-        """What no operator wrote has to hold what it held."""
-        for kind in ("parameter", "gradient", "tensor", "state"):
-            for name, storage in self.seen.changed(kind, self.memory.read):
-                location = self.given.get(storage._cdata)
-                self.lose(f"the {name} was changed by something that is no operator", location)
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
         with self.aside():
-            self.compare()
+            self.compare(*KEPT)
             self.late = None
             if not self.passes:
-                held = {self.name(p): p.grad for p in self.kept if p.is_leaf and p.grad is not None}
-                self.begun = {name: sampled(grad) for name, grad in held.items()}
+                self.begun = {self.name(p): sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             super().begin(roots, *rest)
             own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
             self.events.began(own[0] if own else None)
@@ -504,29 +438,33 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A backward pass has ended."""
         with self.aside():
             super().ended(found)
-            held = [sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None]
-            self.numbers.ended(self.window, held)
+            self.numbers.ended(self.window, [sampled(grad) for grad in self.present()])
             if self.stepping:
-                own = self.optimizers_of(self.facts.updates[-1])
+                own = params_of(self.optimizers[self.facts.updates[-1].optimizer])
                 self.events.stepping(own)
                 self.numbers.weights[-1] = {self.name(p): sampled(p) for p in own}
                 self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
-            self.look()
+            self.look("parameter", "gradient")
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step."""
         with self.aside():
             self.group.keep()
-            self.compare()
+            self.compare(*KEPT)
             self.passes_before = self.all_passes
             super().before_step(optimizer)
             own = params_of(optimizer)
             self.events.stepping(own)
-            self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append(self.facts.updates[-1].numbers())
+            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            self._stepping(self.facts.updates[-1], own, rates)
             self.numbers.stepping(self.window)
-            self.numbers.weights.append({self.name(p): sampled(p) for p in own})
-            self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
+
+    def _stepping(self, update: Update, own: list[torch.Tensor], rates: list[float]) -> None:
+        """Keep the numbers of a step: the gradients, and the parameters before it."""
+        self.numbers.begun.append(self.begun)
+        self.numbers.gradients.append(update.numbers())
+        self.numbers.weights.append({self.name(p): sampled(p) for p in own})
+        self.numbers.rates.append(rates)
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
@@ -535,32 +473,26 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.lose("a gradient is written after the optimizer was called, and before it steps", self.late)
             super().after_step(optimizer)
             self.numbers.after.append({self.name(p): sampled(p) for p in params_of(optimizer)})
-            self.look()
+            self.look("parameter", "gradient")
 
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
             own = [parameter for parameter, _ in self.written_by_hand.values()]
-            for held in (self.numbers.after, self.numbers.weights):
-                held.append({self.name(p): sampled(p) for p in own})
-            self.numbers.rates.append([])
-            self.numbers.begun.append(self.begun)
-            self.numbers.gradients.append(self.pending.numbers())
+            self._stepping(self.pending, own, [])
+            self.numbers.after.append(self.numbers.weights[-1])
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:
         """The line that made a number."""
         return None if (found := self.events.line(tensor)) is NOWHERE else found
 
-    def numbers_of(self, target: torch.Tensor) -> torch.Tensor:
-        """The numbers of a tensor."""
-        return sampled(target)
-
     def end(self) -> None:
         """The function has returned."""
         with self.aside():
-            self.compare()
+            self.compare(*KEPT)
             super().end()
-            every = (group for _, one in self.optimizers.values() for group in one.param_groups)
+            every = (group for one in self.optimizers for group in one.param_groups)
             self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
+            self.numbers.narrow = self.narrowed is not None
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import Location, frames, user_location
-from gradproof.shadow.record.checksums import BITS, UNMADE, checksum, same
+from gradproof.shadow.record.checksums import BITS, checksum, same
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.values import Value
@@ -378,17 +378,6 @@ def states(optimizer: Any) -> Iterator[torch.Tensor]:
     """The tensors that an optimizer keeps from step to step."""
     for held in optimizer.state.values():
         yield from (one for one in held.values() if isinstance(one, torch.Tensor)) if isinstance(held, dict) else ()
-
-
-def plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a storage with numbers, and no dispatch of its own."""
-    kind = type(tensor)
-    ordinary = (
-        kind is torch.Tensor
-        or kind is torch.nn.Parameter
-        or (kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not isinstance(tensor, UNMADE))
-    )
-    return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
 def inside(tensor: torch.Tensor) -> bool:

@@ -108,7 +108,6 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
         return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
     if len(counts) == len(made[0].parts[0]):  # else labels of all samples are one term
         x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
-    x.counted(counts, call.values[1], call.tensors[1], ignored)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 
 
