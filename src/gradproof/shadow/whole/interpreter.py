@@ -323,7 +323,7 @@ class Interpreter(Moves):
             for term, by in self.fitted(combination, shape).items():
                 bare, powers = self.terms.bare(term)
                 own = self.terms.of(self.slice(term, axis, start, count, 1))
-                if self.chosen({bare: UNIT}) == (axis, rows):
+                if self.chosen({bare: UNIT}) == (axis, tuple(rows)):
                     own = self.terms.rescaled(self.terms.parts_of(self.terms.kids[bare][at]), powers)
                 total = plus(total, own, by)
             made.append(total)
@@ -340,7 +340,7 @@ class Interpreter(Moves):
     ) -> list[Value] | None:
         """The operator on the rows that masks chose of each sample; None where there are none that are mapped."""
         laid = [(self.chosen(v.parts[0]), text) for v, text in zip(call.values, ins, strict=True) if v.shared]
-        found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
+        found = {(text[one[0]], one[1]) for one, text in laid if one is not None}
         ((letter, given),) = found if len(found) == 1 else {("", ())}
         if not letter.islower():
             return None

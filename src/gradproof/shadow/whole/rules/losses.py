@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import prod
 
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, pointwise, rule
+from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, fixed, pointwise, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -133,9 +133,8 @@ def batch_norm(x: Interpreter, call: Call) -> list[Value] | None:
     """A batch norm with running statistics: each sample apart. In training, rows of one channel are coupled."""
     if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
         return _by_channel(x, call, 1)
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
-    return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
+    made = x.apply(Law(fixed("aZ*", "Z*", "->aZ*")), replace(call, out=call.out[:1]))
+    return made + [NOUGHT] * (len(call.out) - 1)
 
 
 @rule("native_batch_norm_backward")
@@ -143,9 +142,7 @@ def batch_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """Its gradient: of the input apart, of the weights a sum."""
     if call.args[7]:
         return _by_channel(x, call, 2, linear=(0,))
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    statistics = ["Z" * len(s) for s in call.shapes[2:]]
-    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
+    return x.apply(Law(fixed("aZ*", "aZ*", "Z*", "->aZ*", "->Z"), linear=(0,)), call)
 
 
 def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] = ()) -> list[Value] | None:
@@ -155,6 +152,4 @@ def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] 
     """
     if not any(value.axis == 1 and len(value.parts) > 1 for value in call.values[:whole]):
         return None  # one part may lie along any axis
-    own = "Zb" + "Z" * (len(call.shapes[0]) - 2)
-    letters = [own] * whole + ["b"] * (len(call.shapes) - whole), [own, "b", "b"]
-    return x.apply(Law(lambda _: letters, linear=linear), call)
+    return x.apply(Law(fixed(*["ZbZ*"] * whole, "b", "->ZbZ*", "->b"), linear=linear), call)
