@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gradproof.shadow.whole.values import SHARED, Moves, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
 
-SHAPES = ((4, 6), (4, 3, 4), (2, 4, 6), (8, 4))
+SHAPES = ((4, 6), (4, 3, 4), (2, 4, 6), (8, 4), (4, 5, 3))
 
 
 class Followed(Traced, Moves):
@@ -38,11 +39,13 @@ def compared(x: Followed, value: Value | None, tensor: Tensor) -> bool:
 
 
 def viewed(tensor: Tensor, by: random.Random) -> Tensor:
-    """Some rows of a tensor along an axis or two, perhaps transposed."""
+    """Some rows of a tensor along an axis or two, or every second of them, perhaps transposed."""
     for _ in range(by.choice([1, 1, 2])):
         axis = by.randrange(tensor.dim())
         count = by.randint(1, tensor.shape[axis])
         tensor = tensor.narrow(axis, by.randint(0, tensor.shape[axis] - count), count)
+        if by.random() < 0.2:
+            tensor = tensor[(slice(None),) * axis + (slice(None, None, 2),)]
     return tensor.transpose(0, 1) if by.random() < 0.2 else tensor
 
 
@@ -74,10 +77,10 @@ class Shifted(Memory):
 
     def _put(self, whole: Value, part: Value, frame: Frame) -> Value:
         first = [
-            0 if size == count else at - 1 if at + count == size else at + 1
-            for size, at, count in zip(frame.sizes, frame.first, frame.counts, strict=True)
+            0 if size == count else at - 1 if at + (count - 1) * jump + 1 == size else at + 1
+            for size, at, count, jump in zip(frame.sizes, frame.first, frame.counts, frame.jumps, strict=True)
         ]
-        return super()._put(whole, part, Frame(frame.sizes, tuple(first), frame.counts))
+        return super()._put(whole, part, replace(frame, first=tuple(first)))
 
 
 def test_a_write_to_other_rows_is_seen() -> None:

@@ -7,6 +7,7 @@ another tensor, is lost: `read` gives None, and whoever reads it says so.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -54,12 +55,13 @@ class Frame:
     """Where a view with gaps lies in a region.
 
     The elements of the region, as they lie in memory, are a tensor of `sizes`; the view is `counts` rows of each of its
-    axes, from `first` on.
+    axes, from `first` on, every `jumps`-th.
     """
 
     sizes: Shape
     first: Shape
     counts: Shape
+    jumps: Shape
 
 
 @dataclass(slots=True)
@@ -152,16 +154,18 @@ class Memory:
             return part
         moves, sizes = self.moves, frame.sizes
         axis = next(k for k, size in enumerate(sizes) if size != frame.counts[k])
-        first, count = frame.first[axis], frame.counts[axis]
-        inner = Frame(shape_with(sizes, axis, count), shape_with(frame.first, axis, 0), frame.counts)
-        same = inner.sizes == inner.counts
-        middle = part if same else self._put(moves.cut(whole, sizes, axis, first, count), part, inner)
-        pieces = [(middle, count)]
-        if first:
-            pieces.insert(0, (moves.cut(whole, sizes, axis, 0, first), first))
-        if left := sizes[axis] - first - count:
-            pieces.append((moves.cut(whole, sizes, axis, first + count, left), left))
-        values, rows = zip(*pieces, strict=True)
+        first, count, jump = frame.first[axis], frame.counts[axis], frame.jumps[axis]
+        small = shape_with(sizes, axis, count)
+        inner = Frame(small, shape_with(frame.first, axis, 0), frame.counts, shape_with(frame.jumps, axis, 1))
+        if small != frame.counts:
+            part = self._put(moves.cut(whole, sizes, axis, first, count, jump), part, inner)
+        pieces, at = list[tuple[Value, int]](), 0
+        for begin, own in [(first, count)] if jump == 1 else [(first + i * jump, 1) for i in range(count)]:
+            pieces.append((moves.cut(whole, sizes, axis, at, begin - at), begin - at))
+            pieces.append((moves.cut(part, small, axis, (begin - first) // jump, own), own))
+            at = begin + own
+        pieces.append((moves.cut(whole, sizes, axis, at, sizes[axis] - at), sizes[axis] - at))
+        values, rows = zip(*[(value, count) for value, count in pieces if count], strict=True)
         return moves.join(values, [shape_with(sizes, axis, n) for n in rows], axis, sizes)
 
     def _apart(self, whole: Value, part: Value, frame: Frame) -> tuple[Value, Value]:
@@ -245,33 +249,37 @@ class Memory:
             return None
         value, sizes = self._in_order(region.value, region.shape, region.stride, frame.sizes), frame.sizes
         value = value if value.shared else self._apart(value, NOUGHT, frame)[0]
-        for axis, (first, count) in enumerate(zip(frame.first, frame.counts, strict=True)):
-            value, sizes = self.moves.cut(value, sizes, axis, first, count), shape_with(sizes, axis, count)
+        for axis, (first, count, jump) in enumerate(zip(frame.first, frame.counts, frame.jumps, strict=True)):
+            value, sizes = self.moves.cut(value, sizes, axis, first, count, jump), shape_with(sizes, axis, count)
         return self._as_view(value, sizes, shape, stride)
 
 
 def framed(region: Region, geometry: Geometry) -> Frame | None:
     """Where a view with gaps lies in a region; None for a view that is no rows of axes of the region."""
     start, shape, stride = geometry
-    rows = [(by, size) for size, by in zip(shape, stride, strict=True) if size > 1]
-    own = [(by, size) for size, by in zip(region.shape, region.stride, strict=True) if size > 1]
-    steps = sorted({by for by, _ in (*rows, *own)} | {prod(region.shape)})
-    if not steps[0] or any(by % step for step, by in itertools.pairwise(steps)):
-        return None
+    rows = sorted((by, size) for size, by in zip(shape, stride, strict=True) if size > 1)
+    steps = sorted(
+        {by for size, by in zip(region.shape, region.stride, strict=True) if size > 1} | {prod(region.shape)}
+    )
+    for by, _ in rows:  # an axis is made two where whole blocks of its rows are rows of the view
+        at = bisect(steps, by)
+        if 0 < at < len(steps) and by % steps[at - 1] == 0 == steps[at] % by and by != steps[at - 1]:
+            steps.insert(at, by)
     sizes = [by // step for step, by in itertools.pairwise(steps)]
     first = [(start - region.start) // step % size for step, size in zip(steps, sizes, strict=False)]
-    counts = [1] * len(sizes)
+    counts, jumps = [1] * len(sizes), [1] * len(sizes)
     for by, size in rows:
-        at = steps.index(by)
+        at = bisect(steps, by) - 1
+        jump = by // steps[at] if at >= 0 and by % steps[at] == 0 else 0
         while size > 1:
-            count = min(size, sizes[at]) if at < len(sizes) else 0
-            if not count or counts[at] > 1 or size % count or first[at] + count > sizes[at]:
+            count = size if jump > 1 else min(size, sizes[at]) if at < len(sizes) else 0
+            if not jump or not count or counts[at] > 1 or size % count or first[at] + (count - 1) * jump >= sizes[at]:
                 return None
-            counts[at], size, at = count, size // count, at + 1
-    found, laid = list(zip(sizes, first, counts, strict=True)), list[tuple[int, int, int]]()
+            counts[at], jumps[at], size, at = count, jump, size // count, at + 1
+    found, laid = list(zip(sizes, first, counts, jumps, strict=True)), list[tuple[int, int, int, int]]()
     for axis in slowest_first(region.shape, region.stride):  # axes of one row stay where they are
         left = region.shape[axis]
-        laid += [(1, 0, 1)] if left == 1 else []
+        laid += [(1, 0, 1, 1)] if left == 1 else []
         while left > 1:
             laid.append(found.pop())
             left //= laid[-1][0]
