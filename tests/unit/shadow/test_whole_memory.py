@@ -102,6 +102,20 @@ def test_columns_are_no_function_of_the_whole() -> None:
     assert compared(x, memory.read(gates), gates)
 
 
+def test_every_second_row_of_an_odd_axis_keeps_samples_apart() -> None:
+    x = Followed()
+    memory, labels = Memory(x), torch.randn(4, 5, 3, dtype=torch.float64)
+    memory.write(labels, cut_up(x, labels.clone(), 0, 4, 1, True))
+    view = labels[:, ::2, 1]
+    view.copy_(torch.randn(4, 3, dtype=torch.float64))
+    memory.write(view, cut_up(x, view.clone(), 0, 4, 2, True))
+    for one in (labels, labels[:, 1::2], labels[:, ::2, 1:]):
+        value = memory.read(one)
+        assert value is not None
+        assert len(value.parts) == 4
+        assert compared(x, value, one)
+
+
 def reused(first: Tensor, second: Tensor, window: int = 1) -> bool:
     """Whether rows that a window meets are those that the first one met."""
     met, x = Meetings(), Traced()

@@ -201,22 +201,17 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
 
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
-    found = masked(x, call)
-    return found or ([] if x.integers else x.elements_of(call.values[0], count))
-
-
-def masked(x: Interpreter, call: Call) -> list[Combination]:
-    """For each part of a masked sum of everything, how many elements the mask keeps; nothing for another sum."""
     value, terms, small = call.values[0], x.terms, part_shape(call.values[0], call.shapes[0])
-    found = []
-    for part in value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ():
+    parts = value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ()
+    found = list[Combination]()
+    for part in parts:
         bare = terms.bare(next(iter(part)))[0] if len(part) == 1 else x.terms.one
         kids = terms.kids[bare] if terms.operators[bare] == "mul" else ()
         counts = [made for kid in kids if terms.shapes[kid] == small and (made := _valid(x, kid)) is not None]
-        if len(counts) != 1:
-            return []
-        found.append(counts[0])
-    return found
+        found += counts if len(counts) == 1 else []
+    if parts and len(found) == len(parts):
+        return found
+    return [] if x.integers else x.elements_of(value, count)
 
 
 def _valid(x: Interpreter, term: int) -> Combination | None:
