@@ -36,7 +36,7 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
 from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
-from gradproof.shadow.whole.unseen import calls, removed, replaced, steps
+from gradproof.shadow.whole.unseen import calls, replaced, steps
 
 FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
@@ -115,7 +115,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             engine: Any = self
             stack.enter_context(calls(engine))
             stack.enter_context(steps(self.before_step, self.after_step))
-            stack.enter_context(removed(nn.modules.module.register_module_forward_pre_hook(self._forward)))
+            stack.enter_context(nn.modules.module.register_module_forward_pre_hook(self._forward))
             stack.enter_context(self)
             yield
 

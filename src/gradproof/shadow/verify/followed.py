@@ -24,7 +24,7 @@ from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Real
 from gradproof.shadow.whole.terms import Combination
-from gradproof.shadow.whole.unseen import replaced, watched, ways_out
+from gradproof.shadow.whole.unseen import made, ran, replaced, ways_out
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -119,7 +119,8 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
         fake,
         engine,
         Unreading(engine),
-        watched(engine),
+        made(engine),
+        ran(engine),
         swap,
         default_dtype(run.dtype),
     ):
@@ -143,7 +144,15 @@ def with_numbers(
     seed(run.seed)
     reading = Reading(engine)
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with eager, engine, reading, watched(engine), seen(engine.events), ways_out(engine.exported, engine.stored):
+    with (
+        eager,
+        engine,
+        reading,
+        made(engine),
+        ran(engine),
+        seen(engine.events),
+        ways_out(engine.exported, engine.stored),
+    ):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)

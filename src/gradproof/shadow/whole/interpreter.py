@@ -259,7 +259,7 @@ class Interpreter(Moves):
             if not value.shared and letters[value.axis].islower():
                 return letters[value.axis], len(value.parts), value.turns, []
         laid = [(self.chosen(v.parts[0]), text) for v, text in zip(call.values, ins, strict=True) if v.shared]
-        found = {(text[one[0]], tuple(one[1])) for one, text in laid if one is not None}
+        found = {(text[one[0]], one[1]) for one, text in laid if one is not None}
         ((letter, rows),) = found if len(found) == 1 else {(NONE, ())}
         return (letter, len(rows), 1, list(rows)) if letter.islower() else (NONE, 1, 1, [])
 
@@ -313,7 +313,7 @@ class Interpreter(Moves):
             for term, by in self.fitted(combination, shape).items():
                 bare, powers = self.terms.bare(term)
                 own = self.terms.of(self.slice(term, axis, start, count, 1))
-                if self.chosen({bare: UNIT}) == (axis, rows):
+                if self.chosen({bare: UNIT}) == (axis, tuple(rows)):
                     own = self.terms.rescaled(self.terms.parts_of(self.terms.kids[bare][at]), powers)
                 total = plus(total, own, by)
             made.append(total)

@@ -15,6 +15,7 @@ that is deterministic: its samples are coupled, and no proof needs more of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,103 +54,62 @@ def pointwise(call: Call) -> Letters:
     return under(out, call.shapes), [LETTERS[: len(out)]] * len(call.out)
 
 
-def paired(call: Call) -> Letters:
-    """Complex numbers and their pairs of real ones, along a last axis that is coupled."""
-    ins, out = call.shapes[0], call.out_shape()
-    own = LETTERS[: min(len(ins), len(out))]
-    return [own + "Z" * (len(ins) - len(own))], [own + "Z" * (len(out) - len(own))]
-
-
-def transformed(call: Call) -> Letters:
-    """Fourier transforms: the axes that they name are coupled."""
-    own = raised(len(call.shapes[0]), *call.args[1])
-    return [own], [own]
-
-
-def coupled(call: Call) -> Letters:
-    """Nothing is mapped."""
-    shapes = [*call.shapes, *(call.out_shape(at) for at in range(len(call.out)))]
-    letters = [raised(len(s), *range(len(s))) for s in shapes]
-    return letters[: len(call.shapes)], letters[len(call.shapes) :]
-
-
 def broadcast(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the first; the result is a sum over all of it."""
     return under(call.shapes[0], call.shapes), [""]
 
 
 def fixed(*texts: str) -> Callable[[Call], Letters]:
-    """The same letters in each call: `fixed("mk", "kn", "->mn")`."""
-    at = next(i for i, text in enumerate(texts) if text.startswith("->"))
-    ins, outs = list(texts[:at]), [text.removeprefix("->") for text in texts[at:]]
+    """The same letters in each call: `fixed("mk", "kn", "->mn")`. More tensors have the last text.
+
+    Where `...` stands before, the other axes are mapped; a last letter with a star stands for all axes that are left.
+    """
+    spelled = [[t for t in texts if not t.startswith("->")], [t[2:] for t in texts if t.startswith("->")]]
 
     def letters(call: Call) -> Letters:
-        return ins[: len(call.values)], outs[: len(call.out)]
+        sizes = call.shapes, [call.out_shape(at) for at in range(len(call.out))]
+        return tuple(  # type: ignore[return-value]
+            [_spelled(own[min(at, len(own) - 1)], len(shape)) for at, shape in enumerate(shapes)]
+            for own, shapes in zip(spelled, sizes, strict=True)
+        )
 
     return letters
 
 
-def over(location: int, name: str) -> Callable[[Call], Letters]:
-    """Every tensor has one shape; the axis that an argument names is coupled."""
+def _spelled(text: str, rank: int) -> str:
+    """The letters of a tensor of `rank` axes."""
+    own = text.removeprefix("...")
+    if own != text:
+        return LETTERS[: max(rank - len(own), 0)] + own[:rank]
+    left = LETTERS[len(text) - 2 : rank].upper() if text.endswith("Z*") else "." * rank
+    return (text[:-2] + left)[:rank] if text.endswith("*") else text
+
+
+def over(name: str = "dim", default: int | tuple[int, ...] = -1) -> Callable[[Call], Letters]:
+    """All tensors have as many axes; those that an argument names are coupled, and all where it names none."""
 
     def letters(call: Call) -> Letters:
-        own = raised(len(call.shapes[0]), call.argument(location, name))
+        rank, axes = len(call.shapes[0]), call.argument(call.arguments.index(name), name, default)
+        own = raised(rank, *([axes] if isinstance(axes, int) else axes or range(rank)))
         return [own] * len(call.values), [own] * len(call.out)
 
     return letters
 
 
-def along(call: Call) -> Letters:
-    """One tensor, of which the axis `dim`, the last by default, is coupled."""
-    own = raised(len(call.shapes[0]), call.argument(call.arguments.index("dim"), "dim", -1))
-    return [own] * len(call.values), [own] * len(call.out)
+def normalised(at: int, *texts: str) -> Callable[[Call], Letters]:
+    """Layer and RMS norms: the last axes, which an argument counts, are coupled: `N` stands for them."""
+    return lambda call: fixed(*(t.replace("N", "Z" * len(call.argument(at, "normalized_shape"))) for t in texts))(call)
 
 
-def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable[[Call], Letters]:
-    """The first axis of each argument is mapped, but for the arguments `weights`, which have none; `summed` results."""
-
-    def spelled(shapes: Sequence[Shape], whole: Sequence[int]) -> list[str]:
-        return [raised(len(s), *range(i not in whole, len(s))) for i, s in enumerate(shapes)]
-
-    return lambda call: (
-        spelled(call.shapes, weights), spelled([call.out_shape(at) for at in range(len(call.out))], summed)
-    )  # fmt: skip
-
-
-def normalised(call: Call) -> Letters:
-    """Layer and RMS norms: the last axes are coupled, those before are mapped; weights have the last axes alone."""
-    rank, size = len(call.shapes[0]), len(call.argument(1, "normalized_shape"))
-    kept = LETTERS[: rank - size]
-    ins = [kept + "Z" * size] + ["Z" * len(s) for s in call.shapes[1:]]
-    return ins, [kept + "Z" * (len(call.out_shape(at)) - len(kept)) for at in range(len(call.out))]
-
-
-def normalised_back(call: Call) -> Letters:
-    """Their backward: the gradient of the input is mapped, those of the weights are summed."""
-    rank, size = len(call.shapes[0]), len(call.args[2])
-    kept = LETTERS[: rank - size]
-    ins = [kept + "Z" * size if len(s) == rank else "Z" * len(s) for s in call.shapes]
-    outs = [kept + "Z" * size] + ["Z" * len(call.out_shape(at)) for at in range(1, len(call.out))]
-    return ins, outs
-
-
-def reduced(call: Call) -> Letters:
-    """A reduction over the axes of its second argument: these are coupled."""
-    shape, out = call.shapes[0], call.out_shape()
+def reduced(call: Call, sums: bool = False) -> Letters:
+    """A reduction over the axes of its second argument: these are coupled, or summed."""
     if len(call.values) != 1:
         return ["Z" * len(s) for s in call.shapes], [""] * len(call.out)
-    own = raised(len(shape), *reduced_axes(call))
-    kept = own if len(out) == len(shape) else "".join(x for x in own if x.islower())
-    return [own] * len(call.values), [kept] * len(call.out)
-
-
-def summed(call: Call) -> Letters:
-    """A sum over the axes of its second argument: the result has none of their letters."""
-    shape, out = call.shapes[0], call.out_shape()
-    dims = reduced_axes(call)
-    own = LETTERS[: len(shape)]
-    left = "".join("." if i in dims else x for i, x in enumerate(own))
-    return [own], [left if len(out) == len(shape) else left.replace(".", "")]
+    own = raised(len(call.shapes[0]), *reduced_axes(call))
+    kept = own if len(call.out_shape()) == len(own) else "".join(x for x in own if x.islower())
+    if sums:
+        own, kept = own.lower(), "".join("." if x.isupper() else x for x in kept)
+    return [own], [kept] * len(call.out)
 
 
 def reduced_axes(call: Call) -> set[int]:
@@ -162,19 +122,6 @@ def reduced_axes(call: Call) -> set[int]:
 
 
 # -- The table of laws: operator to law. What is not here, and has no rule, is an uninterpreted function.
-
-
-def table_rows(call: Call) -> Letters:
-    """A lookup: the rows of a table, at each index."""
-    own = LETTERS[: len(call.shapes[1])]
-    return ["YZ", own], [own + "Z"]
-
-
-def triangle(call: Call) -> Letters:
-    """The last two axes are coupled."""
-    rank = len(call.shapes[0])
-    own = LETTERS[: rank - 2] + "YZ"
-    return [own], [own]
 
 
 def chosen(call: Call) -> Letters:
@@ -219,98 +166,74 @@ def whole(call: Call) -> tuple[object, ...]:
     return () if len(call.args) == len(call.tensors) and not call.kwargs else call.attributes
 
 
-def shuffled(call: Call) -> Letters:
-    """The last three axes, which are those of one picture, stay whole."""
-    kept = LETTERS[: max(len(call.shapes[0]) - 3, 0)]
-    return [kept + "XYZ"[: len(call.shapes[0])]], [kept + "XYZ"[: len(call.out_shape())]]
+SAMPLES_FIRST = fixed("aZ*", "->aZ*")
+"""The first axis of each tensor has the samples."""
 
-
-def above(law: Law, *names: str) -> dict[str, Law]:
-    """One law for several operators."""
-    return dict.fromkeys(names, law)
-
-
-def turned(call: Call) -> Letters:
-    """The axes that are turned round, or rolled, stay whole; without a list of them it is all axes."""
-    rank = len(call.shapes[0])
-    own = raised(rank, *(call.argument(call.arguments.index("dims"), "dims", ()) or range(rank)))
-    return [own], [own]
-
-
-LAWS: dict[str, Law] = {
-    **above(
-        Law(pointwise, uniform=True),
-        "abs", "acos", "asin", "atan", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil",
-        "celu", "clamp", "clamp_max", "clamp_min", "cos", "cosh", "div", "add", "sub", "mul", "elu", "eq",
-        "erf", "erfc", "exp", "exp2", "expm1", "floor", "floor_divide", "fmod", "ge", "gelu", "gt",
-        "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "lerp",
-        "log", "log10", "log1p", "log2", "log_sigmoid_forward", "logical_and", "logical_not", "logical_or",
-        "lt", "masked_fill", "maximum", "minimum", "mish", "nan_to_num", "ne", "pow", "prelu",
-        "_prelu_kernel", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sigmoid", "sign",
-        "silu", "sin", "sinh", "softplus", "softshrink", "sqrt", "square", "tan", "tanh", "threshold",
-        "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit", "erfinv", "fmax", "fmin", "frac",
-        "hardshrink", "logical_xor",
-    ),
-    **above(
-        Law(pointwise, linear=(0,)),
-        "gelu_backward", "tanh_backward", "silu_backward", "sigmoid_backward", "threshold_backward", "elu_backward",
-        "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward", "hardswish_backward", "softplus_backward",
-        "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward", "hardshrink_backward",
-        "softshrink_backward",
-    ),
-    **above(Law(paired, linear=(0,)), "view_as_real", "view_as_complex"),
-    **above(Law(pointwise, linear=(0,)), "_conj", "resolve_conj"),
-    **above(Law(transformed, linear=(0,)), "_fft_r2c", "_fft_c2r", "_fft_c2c"),
-    "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1), attributes=whole),
-    "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1), attributes=whole),
-    "mv": Law(fixed("ik", "k", "->i"), linear=(0, 1), attributes=whole),
-    "dot": Law(fixed("k", "k", "->"), linear=(0, 1)),
-    "embedding": Law(table_rows, linear=(0,)),
-    **above(Law(over(1, "dim")), "_softmax", "_log_softmax", "_safe_softmax"),
-    **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp", "glu"),
-    "cumprod": Law(over(1, "dim")),
-    "index_select": Law(picked, linear=(0,)),
-    **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data", "glu_backward"),
-    "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
-    "gather": Law(chosen, linear=(0,)),
-    **above(Law(chosen), "scatter", "scatter_add"),
-    **above(Law(turned, linear=(0,)), "flip", "roll"),
-    **above(
-        Law(reduced),
-        "amax", "amin", "argmax", "argmin", "all", "any", "var", "std", "var_mean", "std_mean", "logsumexp", "prod",
-        "linalg_vector_norm", "norm", "max", "min", "median", "count_nonzero", "sum", "mean",
-    ),
-    **above(Law(triangle, linear=(0,)), "tril", "triu"),
-    **above(Law(normalised), "native_layer_norm", "_fused_rms_norm", "rms_norm"),
-    "native_layer_norm_backward": Law(normalised_back, linear=(0,)),
-    "native_group_norm": Law(batched(weights=(1, 2)), attributes=trailing),
-    "native_group_norm_backward": Law(batched(weights=(4,), summed=(1, 2)), linear=(0,), attributes=trailing),
-    **above(Law(batched(weights=(1, 2))), "convolution"),
-    "convolution_backward": Law(batched(weights=(2,), summed=(1, 2)), linear=(0,)),
-    **above(
-        Law(batched()),
-        "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d",
-        "upsample_bilinear2d", "adaptive_max_pool2d", "upsample_nearest1d",
-        "upsample_bicubic2d", "upsample_linear1d", "max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d",
-        "adaptive_max_pool3d", "upsample_nearest3d",
-    ),
-    **above(
-        Law(batched(), linear=(0,)),
-        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
-        "max_pool3d_with_indices_backward", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward",
-        "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
-        *(f"{kind}_pad{rank}d{side}" for kind in ("reflection", "replication") for rank in "123"
-          for side in ("", "_backward")),
-    ),
-    **above(Law(shuffled), "pixel_shuffle", "pixel_unshuffle"),
-    **above(
-        Law(batched(), linear=(0,), attributes=enlarged),
-        "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_nearest1d_backward",
-        "upsample_bicubic2d_backward", "upsample_linear1d_backward", "upsample_nearest3d_backward",
-    ),
-    "_scaled_dot_product_flash_attention_for_cpu": Law(attention),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": Law(attention, linear=(0,)),
-}  # fmt: skip
+ROWS: list[tuple[Law, str]] = [
+    (Law(pointwise, uniform=True), """
+        abs acos add addcdiv addcmul asin atan atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil celu
+        clamp clamp_max clamp_min cos cosh div elu eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax
+        fmin fmod frac ge gelu gt hardshrink hardsigmoid hardswish hardtanh isfinite isinf isnan le leaky_relu
+        lerp log log10 log1p log2 log_sigmoid_forward logical_and logical_not logical_or logical_xor logit lt
+        masked_fill maximum minimum mish mul nan_to_num ne pow prelu _prelu_kernel reciprocal relu remainder
+        round rsqrt rsub sgn sigmoid sign silu sin sinh softplus softshrink sqrt square sub tan tanh threshold
+        trunc where xlogy
+    """),
+    (Law(pointwise, linear=(0,)), """
+        gelu_backward tanh_backward silu_backward sigmoid_backward threshold_backward elu_backward
+        leaky_relu_backward hardtanh_backward hardsigmoid_backward hardswish_backward softplus_backward
+        log_sigmoid_backward mish_backward native_dropout_backward logit_backward hardshrink_backward
+        softshrink_backward _conj resolve_conj
+    """),
+    (Law(fixed("...", "->...Z"), linear=(0,)), "view_as_real"),
+    (Law(fixed("...Z", "->..."), linear=(0,)), "view_as_complex"),
+    (Law(fixed("ik", "kj", "->ij"), linear=(0, 1), attributes=whole), "mm"),
+    (Law(fixed("bik", "bkj", "->bij"), linear=(0, 1), attributes=whole), "bmm"),
+    (Law(fixed("ik", "k", "->i"), linear=(0, 1), attributes=whole), "mv"),
+    (Law(fixed("k", "k", "->"), linear=(0, 1)), "dot"),
+    (Law(fixed("YZ", "...", "->...Z"), linear=(0,)), "embedding"),
+    (Law(over()), "_softmax _log_softmax _safe_softmax sort topk cummax cummin cumprod logcumsumexp glu"),
+    (Law(over(), linear=(0,)), """
+        _softmax_backward_data _log_softmax_backward_data glu_backward _fft_r2c _fft_c2r _fft_c2c
+    """),
+    (Law(over("dims", ()), linear=(0,)), "flip roll"),
+    (Law(picked, linear=(0,)), "index_select"),
+    (Law(chosen, linear=(0,)), "gather"),
+    (Law(chosen), "scatter scatter_add"),
+    (Law(reduced), """
+        all amax amin any argmax argmin count_nonzero linalg_vector_norm logsumexp max mean median min norm prod
+        std std_mean sum var var_mean
+    """),
+    (Law(fixed("...YZ", "->...YZ"), linear=(0,)), "tril triu"),
+    (Law(fixed("Z*", "->Z*"), linear=(0,)), "_weight_norm_interface_backward"),
+    (Law(normalised(1, "...N", "Z*", "->...N")), "native_layer_norm _fused_rms_norm rms_norm"),
+    (Law(normalised(2, *["...N"] * 4, "Z*", "->...N", "->Z*"), linear=(0,)), "native_layer_norm_backward"),
+    (Law(fixed("aZ*", "Z*", "->aZ*"), attributes=trailing), "native_group_norm"),
+    (Law(fixed(*["aZ*"] * 4, "Z*", "->aZ*", "->Z*"), linear=(0,), attributes=trailing), "native_group_norm_backward"),
+    (Law(fixed("aZ*", "Z*", "->aZ*")), "convolution"),
+    (Law(fixed("aZ*", "aZ*", "Z*", "->aZ*", "->Z*"), linear=(0,)), "convolution_backward"),
+    (Law(SAMPLES_FIRST), """
+        max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d
+        _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d upsample_nearest2d
+        upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+    """),
+    (Law(SAMPLES_FIRST, linear=(0,)), """
+        max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
+        avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+        adaptive_max_pool2d_backward adaptive_max_pool3d_backward reflection_pad1d reflection_pad1d_backward
+        reflection_pad2d reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d
+        replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+        replication_pad3d_backward
+    """),
+    (Law(SAMPLES_FIRST, linear=(0,), attributes=enlarged), """
+        upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+        upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
+    """),
+    (Law(fixed("...XYZ", "->...XYZ")), "pixel_shuffle pixel_unshuffle"),
+    (Law(attention), "_scaled_dot_product_flash_attention_for_cpu"),
+    (Law(attention, linear=(0,)), "_scaled_dot_product_flash_attention_for_cpu_backward"),
+]  # fmt: skip
+LAWS = {name: law for law, names in ROWS for name in names.split()}
 """Samples are mapped over axes that these leave in lower case. Source: the definitions in torch's own documentation."""
 
 
@@ -322,7 +245,7 @@ RULES: dict[str, Rule] = {}
 
 FIRST = Law(pointwise, linear=(0,), uniform=True)
 BOTH = Law(pointwise, linear=(0, 1), uniform=True, commutes=True)
-SUM = Law(summed, linear=(0,))
+SUM = Law(partial(reduced, sums=True), linear=(0,))
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -437,16 +360,13 @@ def sampled(func: Any, call: Call, cuts: Mapping[int, int]) -> tuple[Law, str] |
         ]
     kinds = ", ".join("a sum over samples" if kind == SUMMED else f"samples along axis {kind}" for kind in found)
     words = f"{kinds}; linear in {', '.join(map(str, linear))}" if linear else kinds
-    return (Law(lambda call: laid(call, cuts, found), linear=tuple(linear)), words)
+    ins = [_cut_along(tensor.dim(), cuts.get(i, SUMMED)) for i, tensor in enumerate(call.tensors)]
+    letters = ins, [_cut_along(len(call.out_shape(at)), kind) for at, kind in enumerate(found)]
+    return Law(lambda _: letters, linear=tuple(linear)), words
 
 
-def laid(call: Call, cuts: Mapping[int, int], found: Sequence[int]) -> Letters:
-    """Letters of a law that maps one axis of some arguments."""
-    ins = [_lettered(len(shape), cuts.get(i, SUMMED)) for i, shape in enumerate(call.shapes)]
-    return ins, [_lettered(len(call.out_shape(at)), kind) for at, kind in enumerate(found)]
-
-
-def _lettered(rank: int, axis: int) -> str:
+def _cut_along(rank: int, axis: int) -> str:
+    """Letters of a tensor of which one axis is mapped."""
     return "".join("a" if at == axis else "Z" for at in range(rank))
 
 

@@ -6,8 +6,10 @@ another tensor, is lost: `read` gives None, and whoever reads it says so.
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -18,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import SHARED, Moves, Value, part_shape, shape_with, shared
+from gradproof.shadow.whole.values import NOUGHT, Moves, Value, shape_with
 
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
@@ -35,13 +37,31 @@ MOVED = frozenset({
 
 @dataclass(slots=True)
 class Region:
-    """Elements `start` to `stop` of a storage hold a value of a dense tensor with these sizes and strides."""
+    """The elements of a storage from `start` on hold a value of a dense tensor with these sizes and strides."""
 
     start: int
-    stop: int
     shape: Shape
     stride: Shape
     value: Value
+
+    @property
+    def stop(self) -> int:
+        """The first element after them."""
+        return self.start + prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a view with gaps lies in a region.
+
+    The elements of the region, as they lie in memory, are a tensor of `sizes`; the view is `counts` rows of each of its
+    axes, from `first` on, every `jumps`-th.
+    """
+
+    sizes: Shape
+    first: Shape
+    counts: Shape
+    jumps: Shape
 
 
 @dataclass(slots=True)
@@ -111,120 +131,59 @@ class Memory:
             self.bytes_read()
         held.views.clear()
         held.data = False
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        if order_of(shape, stride) is None:
-            held.regions = self._scattered(held, geometry, value)
-            held.views[geometry] = value
-            return
+        made = Region(*geometry, value) if dense(*geometry[1:]) else self._written(held, geometry, value)
+        start, stop = extent(geometry) if made is None else (made.start, made.stop)
         rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
-        rest.append(Region(start, stop, shape, stride, value))
-        held.regions = sorted(rest, key=lambda region: region.start)
+        held.regions = sorted([*rest, *([] if made is None else [made])], key=lambda region: region.start)
         held.views[geometry] = value
 
-    def _scattered(self, held: Held, geometry: Geometry, value: Value) -> list[Region]:
-        """A write through a view with gaps: what it was written into is a function of both."""
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        around = [region for region in held.regions if region.start < stop and start < region.stop]
-        if len(around) != 1 or around[0].start > start or around[0].stop < stop:
-            return [region for region in held.regions if region not in around]
-        region, moves = around[0], self.moves
-        apart = self._apart(region, shape, stride, value)
-        column = _column(apart, start, shape, stride)
-        parts = self._by_part(apart, start, shape, stride, value) if column is None else None
-        if column is not None:
-            made = self._put(apart, *column, shape, value)
-        elif parts is not None:
-            made = parts
-        else:
-            pairs = ((region.value, region.shape), (value, shape))
-            kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
-            where = (start - region.start, shape, stride, region.stride)
-            made = shared(moves.terms.of(moves.terms.make("scattered", where, tuple(kids), region.shape)))
-        region = Region(region.start, region.stop, region.shape, region.stride, made)
-        return [region if one is around[0] else one for one in held.regions]
-
-    def _put(self, region: Region, axis: int, first: int, shape: Shape, value: Value) -> Value:
-        """Rows of a region along an axis, with others in their place."""
-        size, last = region.shape[axis], first + shape[axis]
-        around = [(0, first), (last, size - last)]
-        left = [(self.moves.cut(region.value, region.shape, axis, at, count), count) for at, count in around]
-        pieces = [left[0], (value, shape[axis]), left[1]]
-        values, sizes = zip(*[(piece, count) for piece, count in pieces if count], strict=True)
-        return self.moves.join(values, [shape_with(region.shape, axis, n) for n in sizes], axis, region.shape)
-
-    def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
-        """A write that goes over all rows of the axis of parts alike; None for any other."""
-        parts, moves, view = region.value, self.moves, self._along(region, start, shape, stride)
-        lead = Value(parts.parts, SHARED if view is None else view, parts.rows, parts.turns)
-        if view is None or (not value.shared and value.layout != lead.layout):
+    def _written(self, held: Held, geometry: Geometry, value: Value) -> Region | None:
+        """What lies around a view with gaps after a write through it: it holds other rows of some axes."""
+        region, (_, shape, stride) = self._block(held, geometry), geometry
+        frame = None if region is None else framed(region, geometry)
+        if region is None or frame is None:
             return None
-        size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
-        written = moves.split_like(value, shape, lead)
-        where = _where(region, start, shape, stride, view)
-        made = []
-        for before, after in zip(parts.parts, written, strict=True):
-            kids = (moves.terms.named(before, size), moves.terms.named(moves.fitted(after, small), small))
-            made.append(moves.terms.of(moves.terms.make("scattered", where, kids, size)))
-        return parts.holding(made)
+        whole = self._in_order(region.value, region.shape, region.stride, frame.sizes)
+        part = self._in_order(value, shape, stride, frame.counts)
+        made = self._put(*self._apart(whole, part, frame), frame)
+        return replace(region, value=self._as_view(made, frame.sizes, region.shape, region.stride))
 
-    def _along(self, region: Region, start: int, shape: Shape, stride: Shape) -> int | None:
-        """The axis of a view that goes over all rows of the axis of parts; None where there is none."""
-        parts, axis = region.value, region.value.axis
-        step = 0 if parts.shared else region.stride[axis]
-        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
-        if len(along) != 1:
-            return None
-        around, first = step * region.shape[axis], (start - region.start) % (step * region.shape[axis])
-        rest = [
-            (size, by) for k, (size, by) in enumerate(zip(shape, stride, strict=True)) if k != along[0] and size > 1
-        ]
-        last = first + sum((size - 1) * by for size, by in rest if by < step)
-        return along[0] if last < step and all(by < step or by % around == 0 for _, by in rest) else None
+    def _put(self, whole: Value, part: Value, frame: Frame) -> Value:
+        """A tensor with other rows in the place of some of each axis."""
+        if frame.sizes == frame.counts:
+            return part
+        moves, sizes = self.moves, frame.sizes
+        axis = next(k for k, size in enumerate(sizes) if size != frame.counts[k])
+        first, count, jump = frame.first[axis], frame.counts[axis], frame.jumps[axis]
+        small = shape_with(sizes, axis, count)
+        inner = Frame(small, shape_with(frame.first, axis, 0), frame.counts, shape_with(frame.jumps, axis, 1))
+        if small != frame.counts:
+            part = self._put(moves.cut(whole, sizes, axis, first, count, jump), part, inner)
+        pieces, at = list[tuple[Value, int]](), 0
+        for begin, own in [(first, count)] if jump == 1 else [(first + i * jump, 1) for i in range(count)]:
+            pieces.append((moves.cut(whole, sizes, axis, at, begin - at), begin - at))
+            pieces.append((moves.cut(part, small, axis, (begin - first) // jump, own), own))
+            at = begin + own
+        pieces.append((moves.cut(whole, sizes, axis, at, sizes[axis] - at), sizes[axis] - at))
+        values, rows = zip(*[(value, count) for value, count in pieces if count], strict=True)
+        return moves.join(values, [shape_with(sizes, axis, n) for n in rows], axis, sizes)
 
-    def _apart(self, region: Region, shape: Shape, stride: Shape, value: Value) -> Region:
-        """A region of one combination as parts, which lie as those of what is written into it.
+    def _apart(self, whole: Value, part: Value, frame: Frame) -> tuple[Value, Value]:
+        """What is written, and what into, with the parts of both along an axis of which all rows are written.
 
-        Where both are the same in each row of an axis, the parts are its rows.
+        A value of one part may have it along any axis. Where both are the same in each row, the parts are these.
         """
-        if not region.value.shared:
-            return region
-        whole, rows = self.moves.fitted(region.value.parts[0], region.shape), list(zip(shape, stride, strict=True))
-        if value.shared:
-            put = self.moves.fitted(value.parts[0], shape)
-            rows = [laid for k, laid in enumerate(rows) if self.moves.repeats(put, k)]
-        else:
-            rows = [rows[value.axis]]
-        fitting = [k for k, laid in enumerate(zip(region.shape, region.stride, strict=True)) if laid in rows]
-        if value.shared:
-            fitting = [k for k in fitting if self.moves.repeats(whole, k)]
-        if len(fitting) != 1:
-            return region
-        parts = self.moves.split(whole, region.shape, fitting[0], value.rows, value.turns)
-        made = Value(tuple(parts), fitting[0], value.rows, value.turns)
-        return Region(region.start, region.stop, region.shape, region.stride, made)
-
-    def _with_gaps(self, held: Held, geometry: Geometry) -> Value | None:
-        """A view with gaps of one block."""
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
-        if region is None or 0 in shape:
-            return None
-        column = _column(region, start, shape, stride)
-        if column is not None:
-            return self.moves.cut(region.value, region.shape, *column, shape[column[0]])
-        moves, parts, view = self.moves, region.value, self._along(region, start, shape, stride)
-        if view is not None:
-            size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
-            kids = [moves.terms.named(moves.fitted(part, size), size) for part in parts.parts]
-            where: tuple[Any, ...] = _where(region, start, shape, stride, view)
-            each = [moves.terms.of(moves.terms.make("gathered", where, (kid,), small)) for kid in kids]
-            return Value(tuple(each), view, parts.rows, parts.turns)
-        kid = moves.terms.named(moves.fitted(moves.whole(region.value, region.shape), region.shape), region.shape)
-        where = (start - region.start, shape, stride, region.stride)
-        return shared(moves.terms.of(moves.terms.make("gathered", where, (kid,), shape)))
+        kept = [axis for axis, size in enumerate(frame.sizes) if size == frame.counts[axis]]
+        pairs = ((whole, frame.sizes), (part, frame.counts))
+        if kept and len(whole.parts) == len(part.parts) == 1:
+            axis = next((value.axis for value, _ in pairs if value.axis in kept), kept[0])
+            whole, part = (v if v.shared else Value(v.parts, axis, size[axis]) for v, size in pairs)
+        if whole.shared and part.shared:
+            fitted = [(self.moves.fitted(value.parts[0], size), size) for value, size in pairs]
+            kept = [axis for axis in kept if all(self.moves.repeats(one, axis) for one, _ in fitted)]
+            if len(kept) == 1:
+                whole, part = (Value(tuple(self.moves.split(one, size, kept[0], 1)), kept[0]) for one, size in fitted)
+        return whole, part
 
     def alike(self, value: Value) -> list[tuple[Held, Region]]:
         """Where memory holds a value: a tensor, and its copies."""
@@ -243,62 +202,88 @@ class Memory:
         return [self._piece(region, first, last) for first, last in ends if first < last]
 
     def _piece(self, region: Region, start: int, stop: int) -> Region:
-        flat, count = self._flat(region), region.stop - region.start
-        cut = self.moves.cut(flat, (count,), 0, start - region.start, stop - start)
-        return Region(start, stop, (stop - start,), (1,), cut)
+        """Some elements of a region."""
+        if (start, stop) == (region.start, region.stop):
+            return region
+        count, small = prod(region.shape), stop - start
+        flat = self._in_order(region.value, region.shape, region.stride, (count,))
+        return Region(start, (small,), (1,), self.moves.cut(flat, (count,), 0, start - region.start, small))
 
-    def _flat(self, region: Region) -> Value:
-        order = order_of(region.shape, region.stride)
-        assert order is not None
-        value = self.moves.permute(region.value, region.shape, order)
-        laid = tuple(region.shape[axis] for axis in order)
-        return self.moves.reshape(value, laid, (region.stop - region.start,))
+    def _in_order(self, value: Value, shape: Shape, stride: Shape, sizes: Shape) -> Value:
+        """The value of a tensor, its elements in the order of memory, in another shape."""
+        order = slowest_first(shape, stride)
+        return self.moves.reshape(self.moves.permute(value, shape, order), tuple(shape[a] for a in order), sizes)
 
-    def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
-        start, shape, stride = geometry
-        order = order_of(shape, stride)
-        stop = start + span(shape, stride)
-        if order is None:
-            return self._with_gaps(held, geometry)
-        for region in held.regions:
-            if (region.start, region.shape, region.stride) == (start, shape, stride):
-                return region.value
+    def _as_view(self, value: Value, sizes: Shape, shape: Shape, stride: Shape) -> Value:
+        """The value of a tensor whose elements are given in the order of memory."""
+        order = slowest_first(shape, stride)
+        laid, back = tuple(shape[axis] for axis in order), [order.index(axis) for axis in range(len(order))]
+        return self.moves.permute(self.moves.reshape(value, sizes, laid), laid, back)
+
+    def _block(self, held: Held, geometry: Geometry) -> Region | None:
+        """The elements from the first to the last of a view, and others around; None where some are not known."""
+        start, stop = extent(geometry)
         pieces = [r for r in held.regions if r.start < stop and start < r.stop]
         if not pieces or sum(min(r.stop, stop) - max(r.start, start) for r in pieces) != stop - start:
             return None
-        flats = [self._flat(self._clipped(r, start, stop)) for r in pieces]
-        sizes = [(min(r.stop, stop) - max(r.start, start),) for r in pieces]
-        flat = flats[0] if len(flats) == 1 else self.moves.join(flats, sizes, 0, (stop - start,))
-        laid = tuple(shape[axis] for axis in order)
-        value = self.moves.reshape(flat, (stop - start,), laid)
-        back = [order.index(axis) for axis in range(len(order))]
-        return self.moves.permute(value, laid, back)
+        if len(pieces) == 1:
+            return pieces[0]
+        if not dense(*geometry[1:]):
+            start, stop = pieces[0].start, pieces[-1].stop  # its axes are those of all that lies around
+        clipped = [self._piece(r, max(r.start, start), min(r.stop, stop)) for r in pieces]
+        sizes = [(prod(r.shape),) for r in clipped]
+        flats = [self._in_order(r.value, r.shape, r.stride, size) for r, size in zip(clipped, sizes, strict=True)]
+        return Region(start, (stop - start,), (1,), self.moves.join(flats, sizes, 0, (stop - start,)))
 
-    def _clipped(self, region: Region, start: int, stop: int) -> Region:
-        first, last = max(region.start, start), min(region.stop, stop)
-        return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+    def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
+        """The value of a view: whole blocks, or some rows of each axis of a block."""
+        region, (_, shape, stride) = self._block(held, geometry), geometry
+        if region is None or (region.start, region.shape, region.stride) == geometry:
+            return None if region is None else region.value
+        if dense(shape, stride):
+            region = self._piece(region, *extent(geometry))
+            flat = self._in_order(region.value, region.shape, region.stride, (prod(shape),))
+            return self._as_view(flat, (prod(shape),), shape, stride)
+        frame = framed(region, geometry)
+        if frame is None:
+            return None
+        value, sizes = self._in_order(region.value, region.shape, region.stride, frame.sizes), frame.sizes
+        value = value if value.shared else self._apart(value, NOUGHT, frame)[0]
+        for axis, (first, count, jump) in enumerate(zip(frame.first, frame.counts, frame.jumps, strict=True)):
+            value, sizes = self.moves.cut(value, sizes, axis, first, count, jump), shape_with(sizes, axis, count)
+        return self._as_view(value, sizes, shape, stride)
 
 
-def _column(region: Region, start: int, shape: Shape, stride: Shape) -> tuple[int, int] | None:
-    """The axis along which a view has some rows of a region and nothing else, and the first of them."""
-    other = [k for k, pair in enumerate(zip(shape, region.shape, strict=False)) if pair[0] != pair[1]]
-    if stride != region.stride or len(other) != 1 or (region.value.axis == other[0] and not region.value.shared):
-        return None
-    first, left = divmod(start - region.start, stride[other[0]])
-    return None if left or first + shape[other[0]] > region.shape[other[0]] else (other[0], first)
-
-
-def _where(region: Region, start: int, shape: Shape, stride: Shape, view: int) -> tuple[Any, ...]:
-    """Where a view of all rows lies in each part of a region, whatever the number of parts."""
-    axis, rows = region.value.axis, region.value.rows
-    step, around = region.stride[axis], region.stride[axis] * region.shape[axis]
-
-    def inside(by: int) -> int:
-        return by // around * step * rows + by % around
-
-    strides = [tuple(inside(by) for by in one if by != step) for one in (stride, region.stride)]
-    rest = shape[:view] + shape[view + 1 :]
-    return (inside(start - region.start), rest, *strides, view, axis, region.shape[axis + 1 :])
+def framed(region: Region, geometry: Geometry) -> Frame | None:
+    """Where a view with gaps lies in a region; None for a view that is no rows of axes of the region."""
+    start, shape, stride = geometry
+    rows = sorted((by, size) for size, by in zip(shape, stride, strict=True) if size > 1)
+    steps = sorted(
+        {by for size, by in zip(region.shape, region.stride, strict=True) if size > 1} | {prod(region.shape)}
+    )
+    for by, _ in rows:  # an axis is made two where whole blocks of its rows are rows of the view
+        at = bisect(steps, by)
+        if 0 < at < len(steps) and by % steps[at - 1] == 0 == steps[at] % by and by != steps[at - 1]:
+            steps.insert(at, by)
+    sizes = [by // step for step, by in itertools.pairwise(steps)]
+    first = [(start - region.start) // step % size for step, size in zip(steps, sizes, strict=False)]
+    counts, jumps = [1] * len(sizes), [1] * len(sizes)
+    for by, size in rows:
+        at = bisect(steps, by) - 1
+        jump = by // steps[at] if at >= 0 and by % steps[at] == 0 else 0
+        while size > 1:
+            count = size if jump > 1 else min(size, sizes[at]) if at < len(sizes) else 0
+            if not jump or not count or counts[at] > 1 or size % count or first[at] + (count - 1) * jump >= sizes[at]:
+                return None
+            counts[at], jumps[at], size, at = count, jump, size // count, at + 1
+    found, laid = list(zip(sizes, first, counts, jumps, strict=True)), list[tuple[int, int, int, int]]()
+    for axis in slowest_first(region.shape, region.stride):  # axes of one row stay where they are
+        left = region.shape[axis]
+        laid += [(1, 0, 1, 1)] if left == 1 else []
+        while left > 1:
+            laid.append(found.pop())
+            left //= laid[-1][0]
+    return Frame(*(tuple(own) for own in zip(*laid, strict=True)))
 
 
 def _number(tensor: torch.Tensor) -> int:
@@ -329,23 +314,28 @@ def fitting(tensor: torch.Tensor, value: Value) -> Geometry:
 
 
 @lru_cache(maxsize=65536)
-def span(shape: Shape, stride: Shape) -> int:
-    """Elements from the first to the last of a tensor, both included."""
-    return 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
+def extent(geometry: Geometry) -> tuple[int, int]:
+    """The first element of a tensor, and the first behind its last."""
+    start, shape, stride = geometry
+    count = 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
+    return start, start + count
 
 
 @lru_cache(maxsize=65536)
-def order_of(shape: Shape, stride: Shape) -> tuple[int, ...] | None:
-    """The axes from the slowest to the fastest of a tensor that fills its span, or None for any other."""
-    if span(shape, stride) != prod(shape):
-        return None
-    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis))
+def slowest_first(shape: Shape, stride: Shape) -> tuple[int, ...]:
+    """The axes of a tensor, from the slowest to the fastest."""
+    return tuple(sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis)))
+
+
+@lru_cache(maxsize=65536)
+def dense(shape: Shape, stride: Shape) -> bool:
+    """Whether a tensor fills its span, each element once."""
     expected = 1
-    for axis in reversed(order):
+    for axis in reversed(slowest_first(shape, stride)):
         if shape[axis] != 1 and stride[axis] != expected:
-            return None
+            return False
         expected *= shape[axis]
-    return tuple(order)
+    return extent((0, shape, stride))[1] == prod(shape)
 
 
 def known(held: Held) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,12 +54,32 @@ class NoNumbers(RuntimeError):
     """The function reads a number of a tensor; in a run without numbers there is none."""
 
 
+def _followed(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The two methods, for the left side and the right, of an operator whose result keeps what it is made of."""
+    plain = getattr(operator, name)
+
+    def method(self: Any, other: Any, right: bool = False) -> Any:
+        def number() -> Any:
+            return plain(bare(other), bare(self)) if right else plain(bare(self), bare(other))
+
+        own = self._other(other)
+        value = None if own is None else self.combined(name, *((own, self.value) if right else (self.value, own)))
+        if value is None:
+            return self.refused(other, number)
+        made = self.kept(value, number)
+        if isinstance(made, Carries) and not isinstance(other, Carries):
+            made.location = self.location  # a number times a plain one was made where the number was
+        return made
+
+    return method, lambda self, other: method(self, other, True)
+
+
 class Carries:
     """A number that keeps what it is made of where Python adds, scales and divides it."""
 
     engine: Engine
     value: Combination
-    location: Location
+    location: Location = NOWHERE
     used = False
     """Whether it was seen what Python did with it. Code in C takes the number, as in `range(n)`, and asks nothing."""
 
@@ -111,72 +133,30 @@ class Carries:
         self.used = True
         return repr(bare(self))
 
-    def __copy__(self) -> Any:
+    def __deepcopy__(self, memo: Any = None) -> Any:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(1), lambda: bare(self) + bare(other))
-
-    def __radd__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(1), lambda: bare(other) + bare(self))
-
-    def __sub__(self, other: Any) -> Any:
-        return self._sum(other, Fraction(-1), lambda: bare(self) - bare(other))
-
-    def __rsub__(self, other: Any) -> Any:
-        own = self._other(other)
-
-        def number() -> Any:
-            return bare(other) - bare(self)
-
-        return self.refused(other, number) if own is None else self.kept(plus(own, self.value, Fraction(-1)), number)
+    __copy__ = __deepcopy__
+    __add__, __radd__ = _followed("add")
+    __sub__, __rsub__ = _followed("sub")
+    __mul__, __rmul__ = _followed("mul")
+    __truediv__, __rtruediv__ = _followed("truediv")
 
     def __neg__(self) -> Any:
-        return self.kept(times(self.value, Fraction(-1)), lambda: -bare(self))
+        return self * -1
 
-    def _sum(self, other: Any, by: Fraction, number: Callable[[], Any]) -> Any:
-        own = self._other(other)
-        return self.refused(other, number) if own is None else self.kept(plus(self.value, own, by), number)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._product(other, lambda: bare(self) * bare(other))
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._product(other, lambda: bare(other) * bare(self))
-
-    def _product(self, other: Any, number: Callable[[], Any]) -> Any:
-        own = self._other(other)
-        if own is None:
-            return self.refused(other, number)
-        if not own or not self.value:
-            return self.kept(ZERO, number)
-        first, second = (own, self.value) if self.engine.laws.constant(own) else (self.value, own)
-        by, powers = self.engine.laws.scalar(first)
-        return self._at(self.kept(times(self.engine.terms.rescaled(second, powers), by), number), other)
-
-    def _at(self, made: Any, other: Any) -> Any:
-        """A number times a plain one was made where the number was."""
-        if isinstance(made, Carries) and not isinstance(other, Carries):
-            made.location = self.location
-        return made
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._quotient(self.value, self._other(other), lambda: bare(self) / bare(other), other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._quotient(self._other(other), self.value, lambda: bare(other) / bare(self), other)
-
-    def _quotient(
-        self, over: Combination | None, under: Combination | None, number: Callable[[], Any], other: Any
-    ) -> Any:
-        if over is None or not under:
-            return self.refused(other, number)
-        by, powers = self.engine.laws.scalar(under)
-        made = times(self.engine.terms.rescaled(over, multiplied({}, powers, -1)), 1 / by)
-        return self._at(self.kept(made, number), other)
+    def combined(self, name: str, left: Combination, right: Combination) -> Combination | None:
+        """What a sum, a difference, a product or a quotient is made of; None where it is not followed."""
+        laws = self.engine.laws
+        if name in ("add", "sub"):
+            return plus(left, right, Fraction(1 if name == "add" else -1))
+        if not right or not left:
+            return ZERO if right or name == "mul" else None
+        first, second = (right, left) if name == "truediv" or laws.constant(right) else (left, right)
+        by, powers = laws.scalar(first)
+        if name == "truediv":
+            by, powers = 1 / by, multiplied({}, powers, -1)
+        return times(self.engine.terms.rescaled(second, powers), by)
 
 
 def bare(number: Any) -> Any:
@@ -210,21 +190,26 @@ class UnknownNumber(Carries):
     def __repr__(self) -> str:
         return "?"
 
-    def __rtruediv__(self, other: Any) -> Any:
-        return self.refused()
+    def combined(self, name: str, left: Combination, right: Combination) -> Combination | None:
+        """What it is made of, where one side is a known number, and the divisor is."""
+        constant = self.engine.laws.constant
+        known = name in ("add", "sub") or constant(right) or (name == "mul" and constant(left))
+        return super().combined(name, left, right) if known else None
 
-    def _quotient(
-        self, over: Combination | None, under: Combination | None, number: Callable[[], Any], other: Any
-    ) -> Any:
-        held = under is not None and self.engine.laws.constant(under)
-        return super()._quotient(over, under, number, other) if held else self.refused()
-
-    def _product(self, other: Any, number: Callable[[], Any]) -> Any:
-        return self.refused() if isinstance(other, UnknownNumber) else super()._product(other, number)
-
-    __float__ = __int__ = __bool__ = __index__ = __round__ = __lt__ = __le__ = __gt__ = __ge__ = refused
-    __abs__ = __floordiv__ = __mod__ = __array__ = __pow__ = __rpow__ = __eq__ = __ne__ = refused
+    __array__ = refused
     __hash__ = None  # type: ignore[assignment]
+
+
+class Float(Carries, float):
+    """A float that was read of a tensor of a real run."""
+
+    __hash__ = float.__hash__
+
+
+class Integer(Carries, int):
+    """An int that was read of a tensor of a real run."""
+
+    __hash__ = int.__hash__
 
 
 COMPARES = frozenset(f"__{name}__" for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool"))
@@ -244,31 +229,13 @@ def _leads(kind: type, name: str) -> Callable[..., Any]:
     return method
 
 
-LED = (
-    "lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round", "abs", "floordiv", "rfloordiv", "mod", "rmod",
-    "divmod", "rdivmod", "pow", "rpow", "floor", "ceil", "trunc",
-)  # fmt: skip
-"""Methods of each plain number whose results do not carry what they are made of."""
-BITS = ("and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift", "invert", "index")
-
-
-class Float(Carries, float):
-    """A float that was read of a tensor of a real run."""
-
-    location = NOWHERE
-    __hash__ = float.__hash__
-
-
-class Integer(Carries, int):
-    """An int that was read of a tensor of a real run."""
-
-    location = NOWHERE
-    __hash__ = int.__hash__
-
-
-for _kind, _plain, _names in ((Float, float, LED), (Integer, int, (*LED, *BITS))):
-    for _name in (*(f"__{_name}__" for _name in _names), "as_integer_ratio", "conjugate"):
-        setattr(_kind, _name, _leads(_plain, _name))
+for _kind, _plain in ((Float, float), (Integer, int)):
+    for _name, _method in vars(_plain).items():
+        own = _name in vars(Carries) or _name in vars(_kind) or _name == "__getattribute__"
+        if isinstance(_method, WrapperDescriptorType | MethodDescriptorType) and not own:
+            setattr(_kind, _name, _leads(_plain, _name))
+            if _name not in ("__getnewargs__", "__sizeof__"):
+                setattr(UnknownNumber, _name, UnknownNumber.refused)
 
 
 def carried(given: Any) -> Iterator[Carries]:

@@ -182,8 +182,7 @@ class Terms:
             inner: Combination = {term: UNIT}
             if self._meets(term):
                 bare, powers = self.bare(term)
-                parts = zip(self.kids[bare], self.attributes[bare], strict=True)
-                inner = self.rescaled(self.opened({kid: Fraction(*exactly) for kid, exactly in parts}), powers)
+                inner = self.rescaled(self.opened(self.parts_of(bare)), powers)
             found = plus(found, inner, by)
         return found
 
@@ -206,21 +205,13 @@ class Terms:
 
         `scalars`: also those of what scales a term on the way, as a count.
         """
-        found: set[int] = set()
-        seen: set[int] = set()
-        stack = list(terms)
-        while stack:
-            term = stack.pop()
-            if term in seen or self.owners[term] == NOBODY:
-                continue
-            seen.add(term)
-            if self.owners[term] >= 0:
-                found.add(self.owners[term])
-            else:
-                stack.extend(
-                    self.kids[term][:1] if self.operators[term] == "scaled" and not scalars else self.kids[term]
-                )
-        return found
+
+        def below(term: int) -> Sequence[int]:
+            if self.owners[term] != SEVERAL:
+                return ()
+            return self.kids[term][:1] if self.operators[term] == "scaled" and not scalars else self.kids[term]
+
+        return {self.owners[term] for term in self._walked(terms, below) if self.owners[term] >= 0}
 
     def summed(self, values: Iterable[Combination], scalars: bool = True) -> set[int]:
         """The samples of the summands of combinations, those of their scalars left out."""
@@ -232,14 +223,15 @@ class Terms:
 
     def reached(self, terms: Iterable[int]) -> set[int]:
         """Every term from which terms were made, but what a step put into a parameter or a state."""
-        seen: set[int] = set()
-        stack = list(terms)
+        return self._walked(terms, lambda term: () if self.operators[term] == "state" else self.kids[term])
+
+    def _walked(self, terms: Iterable[int], below: Callable[[int], Sequence[int]]) -> set[int]:
+        seen, stack = set[int](), list(terms)
         while stack:
             term = stack.pop()
             if term not in seen:
                 seen.add(term)
-                if self.operators[term] != "state":
-                    stack.extend(self.kids[term])
+                stack.extend(below(term))
         return seen
 
     def below(self, terms: frozenset[int]) -> set[int]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy
 import torch
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from gradproof.shadow.locations import Location, frames, user_location
 from gradproof.shadow.record.checksums import BITS, checksum, same
-from gradproof.shadow.whole.memory import weakly
+from gradproof.shadow.whole.memory import dense, weakly
 from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.values import Value
 
@@ -34,6 +34,8 @@ SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcd
 """Operators that make another gradient of one. What a script logs of a gradient are norms, means and extremes."""
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
+replaced = mock.patch.object
+"""An attribute, for a while."""
 OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
 """Methods of a storage that write, or give its memory away."""
 
@@ -153,16 +155,11 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
     size = tensor.numel()
     with torch.no_grad(), _disable_current_modes():
         plain = tensor.detach()
-        if plain.is_complex() or plain.element_size() not in BITS or tensor.is_quantized:
+        odd = plain.is_complex() or plain.element_size() not in BITS or tensor.is_quantized
+        if odd or not dense(tuple(plain.shape), plain.stride()):
             return checksum(tensor)
-        if not plain.is_contiguous():
-            ordered = sorted(zip(plain.stride(), plain.shape, strict=True), reverse=True)
-            dense = [math.prod(n for _, n in ordered[at + 1 :]) for at in range(len(ordered))]
-            if any(n > 1 and step != whole for (step, n), whole in zip(ordered, dense, strict=True)):
-                return checksum(tensor)
-            plain = plain.as_strided((size,), (1,))
         step = max(1, size // SAMPLED) | 1
-        return plain.reshape(-1)[::step].clone().view(BITS[plain.element_size()])
+        return plain.as_strided((size,), (1,))[::step].clone().view(BITS[plain.element_size()])
 
 
 @contextmanager
@@ -174,29 +171,26 @@ def ways_out(
     `written` is called with each storage that Python is about to write, or to give away, by itself.
     """
 
-    def leaving(original: Any) -> Any:
-        def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            own = self.layout is torch.strided and not self.is_meta and self.untyped_storage().resizable()
-            found = original(self, *args, **kwargs)
-            left(self, found, not own)
-            return found
+    def leaving(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        own = self.layout is torch.strided and not self.is_meta and self.untyped_storage().resizable()
+        found = original(self, *args, **kwargs)
+        left(self, found, not own)
+        return found
 
-        return call
+    def writing(original: Any, self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        written(self)
+        return original(self, *args, **kwargs)
 
-    def writing(original: Any) -> Any:
-        def call(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-            written(self)
-            return original(self, *args, **kwargs)
-
-        return call
+    def followed(holder: Any, name: str, method: Callable[..., Any]) -> Any:
+        original = getattr(holder, name)
+        return replaced(holder, name, lambda *args, **kwargs: method(original, *args, **kwargs))
 
     with ExitStack() as stack:
         for name in OF_STORAGES:
-            stack.enter_context(replaced(torch.UntypedStorage, name, writing(getattr(torch.UntypedStorage, name))))
+            stack.enter_context(followed(torch.UntypedStorage, name, writing))
         for name in WAYS_OUT:
-            stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
-        dlpack: Any = torch.utils.dlpack
-        stack.enter_context(replaced(dlpack, "to_dlpack", leaving(dlpack.to_dlpack)))
+            stack.enter_context(followed(torch.Tensor, name, leaving))
+        stack.enter_context(followed(torch.utils.dlpack, "to_dlpack", leaving))
         yield
 
 
@@ -240,14 +234,7 @@ def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterat
         if id(optimizer) in running:
             running.remove(id(optimizer))
 
-    with removed(register_optimizer_step_pre_hook(begins)), removed(register_optimizer_step_post_hook(ends)):
-        yield
-
-
-@contextmanager
-def watched(engine: Engine) -> Iterator[None]:
-    """Optimizer steps, modules and backward calls are seen while this runs."""
-    with made(engine), ran(engine):
+    with register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends):
         yield
 
 
@@ -256,11 +243,12 @@ def made(engine: Engine) -> Iterator[None]:
     """Optimizer steps, and what modules are given, are seen while this runs."""
     from torch.nn.modules import module
 
-    with ExitStack() as stack:
-        stack.enter_context(steps(engine.before_step, engine.after_step))
-        stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
-        stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
-        stack.enter_context(removed(module.register_module_buffer_registration_hook(engine.buffered)))
+    with (
+        steps(engine.before_step, engine.after_step),
+        module.register_module_parameter_registration_hook(engine.registered),
+        module.register_module_module_registration_hook(engine.registered),
+        module.register_module_buffer_registration_hook(engine.buffered),
+    ):
         yield
 
 
@@ -321,29 +309,6 @@ def frozen_heap() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@contextmanager
-def removed(handle: Any) -> Iterator[None]:
-    """A hook, for a while."""
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute, for a while."""
-    own, before = name in vars(holder), getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(holder, name, before)
-        else:
-            delattr(holder, name)
 
 
 @contextmanager

@@ -11,10 +11,11 @@ every part, in order. So lie the samples of a tensor (time, sample, feature) who
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from math import prod
+from typing import Any
 
 from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, mapped, multiplied, plus, times
 
@@ -52,9 +53,14 @@ class Value:
 NOUGHT = Value((ZERO,))
 
 
+def shape_with(shape: Shape, axis: int, rows: int) -> Shape:
+    """A shape with another size of one axis."""
+    return (*shape[:axis], rows, *shape[axis + 1 :])
+
+
 def part_shape(value: Value, shape: Shape) -> Shape:
     """The shape of one part of a tensor."""
-    return shape if value.shared else (*shape[: value.axis], value.rows, *shape[value.axis + 1 :])
+    return shape if value.shared else shape_with(shape, value.axis, value.rows)
 
 
 def shared(combination: Combination) -> Value:
@@ -121,7 +127,7 @@ class Algebra:
 
     def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape, turns: int = 1) -> Value:
         """A value of parts; each is made one coefficient times one term. `shape` is that of the whole tensor."""
-        size = (*shape[:axis], rows, *shape[axis + 1 :])
+        size = shape_with(shape, axis, rows)
         return Value(tuple(self.terms.factored(part, size) for part in parts), axis, rows, turns)
 
     def whole(self, value: Value, shape: Shape) -> Combination:
@@ -144,17 +150,15 @@ class Algebra:
 
     def beside(self, kids: Sequence[int], axis: int, shape: Shape) -> int:
         """Rows that masks chose of samples, one after the other: those of each are as many as its mask says."""
-        return self.terms.make("chosen", (axis,), tuple(kids), shape)
+        rows = tuple((self.terms.shapes[kid] or ())[axis] for kid in kids)
+        return self.terms.make("chosen", (axis, rows), tuple(kids), shape)
 
-    def chosen(self, combination: Combination) -> tuple[int, list[int]] | None:
+    def chosen(self, combination: Combination) -> tuple[int, tuple[int, ...]] | None:
         """The axis of rows that masks chose, and how many of each sample; None where there is none, or several."""
-        terms, found = self.terms, set[tuple[int, tuple[int, ...]]]()
-        for one in (terms.bare(term)[0] for term in combination):
-            if terms.operators[one] == "chosen":
-                (axis,) = terms.attributes[one]
-                found.add((axis, tuple((terms.shapes[kid] or ())[axis] for kid in terms.kids[one])))
-        ((axis, rows),) = found if len(found) == 1 else {(0, ())}
-        return (axis, list(rows)) if rows else None
+        terms = self.terms
+        bare = (terms.bare(term)[0] for term in combination)
+        found: set[Any] = {terms.attributes[one] for one in bare if terms.operators[one] == "chosen"}
+        return found.pop() if len(found) == 1 else None
 
     def laid(self, parts: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
         """Combinations side by side, as one coefficient times one term: that of the first part is taken out."""
@@ -212,7 +216,7 @@ class Algebra:
         if turns == 1:
             return [self.piece(combination, axis, at, rows) for at in range(0, shape[axis], rows)]
         whole, each = self.fitted(combination, shape), rows // turns
-        rules = [partial(self._in_turn, axis, at, each, turns) for at in range(0, shape[axis] // turns, each)]
+        rules = [partial(self._in_turn, axis, at, rows, turns) for at in range(0, shape[axis] // turns, each)]
         return [mapped(whole, rule) for rule in rules]
 
     def repeats(self, combination: Combination, axis: int) -> bool:
@@ -231,19 +235,13 @@ class Algebra:
         own = axis - (len(terms.shapes[term] or ()) - len(inner))
         return kid if own < 0 or inner[own] == 1 else None
 
-    def _in_turn(self, axis: int, start: int, count: int, turns: int, term: int) -> int:
-        """`count` rows of each of the blocks of an axis."""
-        terms = self.terms
-        if terms.operators[term] == "scaled":
-            return self.beneath(term, partial(self._in_turn, axis, start, count, turns))
-        shape = terms.shapes[term]
-        if shape is None:
-            return term
-        size, row = shape_with(shape, axis, turns * count), self._one_row(term, axis)
-        if row is not None:
-            return self.broadcast(row, size)
+    def _in_turn(self, axis: int, start: int, rows: int, turns: int, term: int) -> int:
+        """`rows` rows in all, of each of the blocks of an axis as many."""
+        shape = self.terms.shapes[term]
+        if shape is None or self._one_row(self.terms.bare(term)[0], axis) is not None:
+            return self.slice(term, axis, 0, rows, 1)
         apart = self.reshaped(term, (*shape[:axis], turns, shape[axis] // turns, *shape[axis + 1 :]))
-        return self.reshaped(self.slice(apart, axis + 1, start, count, 1), size)
+        return self.reshaped(self.slice(apart, axis + 1, start, rows // turns, 1), shape_with(shape, axis, rows))
 
     def piece(self, combination: Combination, axis: int, start: int, rows: int) -> Combination:
         """Rows of a combination."""
@@ -257,7 +255,7 @@ class Algebra:
         shape = terms.shapes[term]
         if shape is None or (shape[axis] == count and start == 0 and step == 1):
             return term
-        small = (*shape[:axis], count, *shape[axis + 1 :])
+        small = shape_with(shape, axis, count)
         operator, kids = terms.operators[term], terms.kids[term]
         if operator == "expand":
             row, own = self._one_row(term, axis), axis - (len(shape) - len(terms.shapes[kids[0]] or ()))
@@ -309,12 +307,12 @@ class Algebra:
             return self.beneath(term, lambda inner: self.reshaped(inner, shape))
         if terms.shapes[term] is None or terms.shapes[term] == shape:
             return term
-        laid = self.chosen({term: UNIT}) if terms.operators[term] == "chosen" else None
-        if laid is not None and shape[: laid[0] + 1] == (terms.shapes[term] or ())[: laid[0] + 1]:
-            axis, rows = laid
-            sizes = [shape_with(shape, axis, count) for count in rows]
-            kids = [self.reshaped(kid, size) for kid, size in zip(terms.kids[term], sizes, strict=True)]
-            return self.beside(kids, axis, shape)
+        if terms.operators[term] == "chosen":
+            axis, rows = terms.attributes[term]
+            if shape[: axis + 1] == (terms.shapes[term] or ())[: axis + 1]:
+                sizes = [shape_with(shape, axis, count) for count in rows]
+                kids = [self.reshaped(kid, size) for kid, size in zip(terms.kids[term], sizes, strict=True)]
+                return self.beside(kids, axis, shape)
         if terms.operators[term] == "reshape":
             return self.reshaped(terms.kids[term][0], shape)
         if terms.operators[term] == "expand":
@@ -352,17 +350,16 @@ class Algebra:
         operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
         if operator == "combination":
             return self.distributed(terms.parts_of(term))
-        if operator not in ("reshape", "permute", "slice") or shape is None:
+        rules: dict[str, Callable[[int], int]] = {
+            "reshape": lambda part: self.reshaped(part, shape or ()),
+            "permute": lambda part: self.permuted(part, attributes),
+            "slice": lambda part: self.slice(part, *attributes),
+        }
+        if operator not in rules:
             return terms.of(term)
         (kid,) = terms.kids[term]
         inner = self.fitted(self._summands(kid), terms.shapes[kid] or ())
-        if inner == terms.of(kid):
-            return terms.of(term)
-        if operator == "reshape":
-            return mapped(inner, lambda part: self.reshaped(part, shape))
-        if operator == "permute":
-            return mapped(inner, lambda part: self.permuted(part, attributes))
-        return mapped(inner, lambda part: self.slice(part, *attributes))
+        return terms.of(term) if inner == terms.of(kid) else mapped(inner, rules[operator])
 
     def permuted(self, term: int, order: Sequence[int]) -> int:
         """A term with its axes in another order."""
@@ -379,11 +376,10 @@ class Algebra:
         if terms.operators[term] == "permute":
             inner = terms.attributes[term]
             return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
-        laid = self.chosen({term: UNIT}) if terms.operators[term] == "chosen" else None
-        if laid is not None:
-            kids, axis = [self.permuted(kid, order) for kid in terms.kids[term]], list(order).index(laid[0])
-            return self.beside(kids, axis, tuple(shape[axis] for axis in order))
         made, long = tuple(shape[axis] for axis in order), [axis for axis in order if shape[axis] != 1]
+        if terms.operators[term] == "chosen":
+            axis = list(order).index(terms.attributes[term][0])
+            return self.beside([self.permuted(kid, order) for kid in terms.kids[term]], axis, made)
         return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
 
@@ -417,10 +413,9 @@ class Moves(Algebra):
             made = mapped(whole, lambda term: self.reshaped(term, new))
             return (self._blocks(whole, old, new) if value.shared and self._lost(made) else None) or shared(made)
         rows = new[axis] // len(value.parts)
-        size = (*new[:axis], rows, *new[axis + 1 :])
-        before = part_shape(value, old)
-        parts = [mapped(self.fitted(p, before), lambda term: self.reshaped(term, size)) for p in value.parts]
-        return Value(tuple(parts), axis, rows, turns)
+        size = shape_with(new, axis, rows)
+        moved = self._moved(value, old, lambda term: self.reshaped(term, size))
+        return Value(moved.parts, axis, rows, turns)
 
     def _lost(self, made: Combination) -> bool:
         """Whether a reshape was left as it is, beneath which rows may repeat."""
@@ -438,11 +433,13 @@ class Moves(Algebra):
 
     def permute(self, value: Value, shape: Shape, order: Sequence[int]) -> Value:
         """The axes in another order; all of them are given, not negative."""
-        before = part_shape(value, shape)
+        moved = self._moved(value, shape, lambda term: self.permuted(term, order))
+        return moved if value.shared else replace(moved, axis=list(order).index(value.axis))
+
+    def _moved(self, value: Value, shape: Shape, rule: Callable[[int], int]) -> Value:
+        """A movement of every part."""
         given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
-        parts = [mapped(self.fitted(p, before), lambda term: self.permuted(term, order)) for p in given]
-        axis = SHARED if value.shared else list(order).index(value.axis)
-        return Value(tuple(parts), axis, value.rows, value.turns)
+        return value.holding([mapped(self.fitted(p, part_shape(value, shape)), rule) for p in given])
 
     def expand(self, value: Value, old: Shape, new: Shape) -> Value:
         """A broadcast to a larger shape."""
@@ -453,20 +450,13 @@ class Moves(Algebra):
         axis = value.axis + len(new) - len(old)
         if new[axis] != old[value.axis]:
             return self.expand(shared(self.whole(value, old)), old, new)
-        size = (*new[:axis], value.rows, *new[axis + 1 :])
-        before = part_shape(value, old)
-        parts = tuple(self.fitted(self.fitted(p, before), size) for p in value.parts)
-        return Value(parts, axis, value.rows, value.turns)
+        moved = self._moved(value, old, lambda term: self.broadcast(term, shape_with(new, axis, value.rows)))
+        return replace(moved, axis=axis)
 
     def cut(self, value: Value, shape: Shape, axis: int, start: int, count: int, step: int = 1) -> Value:
         """`count` rows along an axis, every `step`-th from `start`."""
         if value.shared or axis != value.axis:
-            before = part_shape(value, shape)
-            given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
-            parts = [
-                mapped(self.fitted(p, before), lambda term: self.slice(term, axis, start, count, step)) for p in given
-            ]
-            return value.holding(parts)
+            return self._moved(value, shape, lambda term: self.slice(term, axis, start, count, step))
         rows = value.rows
         if value.turns > 1:
             return self._turns(value, shape, start, count, step)
@@ -476,7 +466,8 @@ class Moves(Algebra):
             return Value(value.parts[start // rows : (start + count) // rows], axis, rows)
         at = start // rows
         if step == 1 and count and (start + count - 1) // rows == at:
-            return self._inside(value, shape, axis, start, count)
+            part = self.fitted(value.parts[at], part_shape(value, shape))
+            return Value((self.piece(part, axis, start - at * rows, count),), axis, count)
         return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
 
     def _turns(self, value: Value, shape: Shape, start: int, count: int, step: int) -> Value:
@@ -486,16 +477,10 @@ class Moves(Algebra):
         turns, over = divmod(count, each * len(value.parts))
         if step != 1 or not turns or left or over:
             return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
-        before = part_shape(value, shape)
-        given = [self.fitted(part, before) for part in value.parts]
-        parts = [mapped(p, lambda term: self.slice(term, axis, first * each, turns * each, 1)) for p in given]
-        return Value(tuple(parts), axis, turns * each, turns)
-
-    def _inside(self, value: Value, shape: Shape, axis: int, start: int, count: int) -> Value:
-        """Rows of one part."""
-        at, first = divmod(start, value.rows)
-        part = self.fitted(value.parts[at], part_shape(value, shape))
-        return Value((mapped(part, lambda term: self.slice(term, axis, first, count, 1)),), axis, count)
+        given = (self.fitted(part, part_shape(value, shape)) for part in value.parts)
+        return Value(
+            tuple(self.piece(part, axis, first * each, turns * each) for part in given), axis, turns * each, turns
+        )
 
     def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
         """A value as parts that lie as those of another."""
@@ -516,9 +501,9 @@ class Moves(Algebra):
     def join(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape) -> Value:
         """Tensors one after the other along an axis."""
         values, shapes = zip(*[(v, s) for v, s in zip(values, shapes, strict=True) if s != (0,)], strict=True)
-        across = {(v.axis, v.rows, len(v.parts), v.turns) for v in values if not v.shared and v.axis != axis}
+        across = {v.layout: v for v in values if not v.shared and v.axis != axis}
         if len(across) == 1 and all(v.shared or v.axis != axis for v in values):
-            return self._beside(values, shapes, axis, out, next(iter(across)))
+            return self._beside(values, shapes, axis, out, next(iter(across.values())))
         rows = {v.rows if v.axis == axis else s[axis] for v, s in zip(values, shapes, strict=True)}
         if len(rows) == 1 and not across and self._apart(values, axis) and all(v.turns == 1 for v in values):
             small = shape_with(out, axis, rows.copy().pop())
@@ -551,24 +536,14 @@ class Moves(Algebra):
         owners = [self.terms.owners[self.terms.bare(term)[0]] for v in values for part in v.parts for term in part]
         return any(v.axis == axis for v in values) or any(owner >= 0 for owner in owners)
 
-    def _beside(
-        self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape, laid: tuple[int, int, int, int]
-    ) -> Value:
-        along, rows, count, turns = laid
-        columns = []
-        for value, shape in zip(values, shapes, strict=True):
-            small, whole = shape_with(shape, along, rows), self.fitted(value.parts[0], shape)
-            parts = value.parts if not value.shared else self.split(whole, shape, along, rows, turns)
-            columns.append([self.fitted(p, small) for p in parts])
-        smalls = [shape_with(shape, along, rows) for shape in shapes]
-        size = shape_with(out, along, rows)
-        made = [self.laid([column[i] for column in columns], smalls, axis, size) for i in range(count)]
-        return Value(tuple(made), along, rows, turns)
-
-
-def shape_with(shape: Shape, axis: int, rows: int) -> Shape:
-    """A shape with another size of one axis."""
-    return (*shape[:axis], rows, *shape[axis + 1 :])
+    def _beside(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape, lead: Value) -> Value:
+        """Tensors one after the other, whose parts lie as those of one of them along another axis: part by part."""
+        smalls = [shape_with(shape, lead.axis, lead.rows) for shape in shapes]
+        columns = [self.split_like(value, shape, lead) for value, shape in zip(values, shapes, strict=True)]
+        parts = [
+            [self.fitted(p, size) for p, size in zip(row, smalls, strict=True)] for row in zip(*columns, strict=True)
+        ]
+        return lead.holding([self.laid(row, smalls, axis, shape_with(out, lead.axis, lead.rows)) for row in parts])
 
 
 def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, rows_of
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law, rows_of
 from gradproof.shadow.whole.laws import (
     BOTH,
     FIRST,
+    LAWS,
     SUM,
     chosen,
     divided,
@@ -43,17 +44,12 @@ def add(x: Interpreter, call: Call) -> list[Value] | None:
     alpha = x.exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
     if not call.numeric() or alpha is None or len(call.args) < 2:
         return None
-    operands: list[tuple[Value, Shape]] = []
-    at = 0
+    operands, given = list[tuple[Value, Shape]](), zip(call.values, call.shapes, strict=True)
     for arg in call.args[:2]:
-        if isinstance(arg, torch.Tensor):
-            operands.append((call.values[at], call.shapes[at]))
-            at += 1
-        else:
-            plain = x.exact(arg)
-            if plain is None:
-                return None
-            operands.append((x.ones(plain), ()))
+        plain = None if isinstance(arg, torch.Tensor) else x.exact(arg)
+        if plain is None and not isinstance(arg, torch.Tensor):
+            return None
+        operands.append(next(given) if plain is None else (x.ones(plain), ()))
     first, second = (operands[1], operands[0]) if call.name == "rsub" else operands
     by = alpha if call.name == "add" else -alpha
     return [combined(x, call, first, second, by)]
@@ -161,12 +157,9 @@ def addmm(x: Interpreter, call: Call) -> list[Value] | None:
     beta, alpha = x.exact(call.kwargs.get("beta", 1)), x.exact(call.kwargs.get("alpha", 1))
     if beta is None or alpha is None:
         return None
-    letters = {"addmm": ("ik", "kj", "->ij"), "baddbmm": ("bik", "bkj", "->bij"), "addmv": ("ik", "k", "->i")}[
-        call.name
-    ]
     product = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}[call.name]
     inner = call.some(1, 2, name=product, attributes=())
-    made = x.apply(Law(fixed(*letters), linear=(0, 1)), inner)[0].scaled(alpha)
+    made = x.apply(LAWS[product], inner)[0].scaled(alpha)
     call.coupled.extend(inner.coupled)
     out = call.out_shape()
     return [combined(x, call, (made, out), (call.values[0], call.shapes[0]), beta)]
@@ -208,22 +201,17 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
 
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
-    found = masked(x, call)
-    return found or ([] if x.integers else x.elements_of(call.values[0], count))
-
-
-def masked(x: Interpreter, call: Call) -> list[Combination]:
-    """For each part of a masked sum of everything, how many elements the mask keeps; nothing for another sum."""
     value, terms, small = call.values[0], x.terms, part_shape(call.values[0], call.shapes[0])
-    found = []
-    for part in value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ():
+    parts = value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ()
+    found = list[Combination]()
+    for part in parts:
         bare = terms.bare(next(iter(part)))[0] if len(part) == 1 else x.terms.one
         kids = terms.kids[bare] if terms.operators[bare] == "mul" else ()
         counts = [made for kid in kids if terms.shapes[kid] == small and (made := _valid(x, kid)) is not None]
-        if len(counts) != 1:
-            return []
-        found.append(counts[0])
-    return found
+        found += counts if len(counts) == 1 else []
+    if parts and len(found) == len(parts):
+        return found
+    return [] if x.integers else x.elements_of(value, count)
 
 
 def _valid(x: Interpreter, term: int) -> Combination | None:
@@ -273,7 +261,7 @@ def negated(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("cumsum")
 def running(x: Interpreter, call: Call) -> list[Value] | None:
     """Sums that go on along an axis: linear, but for sums of fractions as whole numbers."""
-    return x.apply(Law(over(1, "dim"), linear=() if call.truncates() else (0,)), call)
+    return x.apply(Law(over(), linear=() if call.truncates() else (0,)), call)
 
 
 FEW = 256
@@ -356,9 +344,7 @@ FILLED = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 
 @rule(*FILLS, *FILLED)
 def fill(x: Interpreter, call: Call) -> list[Value] | None:
     """One number everywhere."""
-    found: Any = FILLS.get(call.name)
-    if found is None:
-        found = call.args[FILLED[call.name]] if len(call.args) > FILLED[call.name] else call.kwargs.get("fill_value")
+    found: Any = FILLS[call.name] if call.name in FILLS else call.argument(FILLED[call.name], "fill_value")
     kind = torch.float32 if call.out[0] is None else call.out[0].dtype
     whole = not (kind.is_floating_point or kind.is_complex)
     if isinstance(found, torch.Tensor):
@@ -382,48 +368,27 @@ def arange(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     if call.out[0] is not None and not call.out[0].is_floating_point() and any(isinstance(n, float) for n in call.args):
         return None  # its numbers have no fractions
-    start = numbers[0] if len(numbers) > 1 else Fraction(0)
-    step = numbers[2] if len(numbers) > 2 else Fraction(1)
+    start, _, step, *_ = [*(numbers if len(numbers) > 1 else [Fraction(0), *numbers]), Fraction(1)]
     return [shared(x.terms.of(x.terms.make("range", (start, step), (), made)))]
 
 
 # -- Views and joins.
 
 
-@rule("view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "view_as")
+@rule("view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "view_as", "unsqueeze", "squeeze")
 def view(x: Interpreter, call: Call) -> list[Value] | None:
-    """The same elements in another shape."""
+    """The same elements in another shape. An axis of one row that comes or goes moves those behind it."""
+    value, shape, axis = call.values[0], call.shapes[0], None
     if call.args[1:] and isinstance(call.args[1], torch.dtype):
         return None
-    return [x.reshape(call.values[0], call.shapes[0], call.out_shape())]
-
-
-@rule("unsqueeze")
-def unsqueeze(x: Interpreter, call: Call) -> list[Value] | None:
-    """A new axis of one row."""
-    at = call.argument(1, "dim") % (len(call.shapes[0]) + 1)
-    axis = call.values[0].axis
-    moved = None if call.values[0].shared else axis + (axis >= at)
-    return [x.reshape(call.values[0], call.shapes[0], call.out_shape(), moved)]
-
-
-@rule("squeeze")
-def squeeze(x: Interpreter, call: Call) -> list[Value] | None:
-    """Axes of one row are left out. Parts along such an axis become one."""
-    value, shape, out = call.values[0], call.shapes[0], call.out_shape()
-    rank = len(shape)
-    asked = call.argument(1, "dim")
-    dims = (
-        range(rank)
-        if asked is None
-        else [d % rank for d in (asked if isinstance(asked, list | tuple) else [asked])]
-        if rank
-        else []
-    )
-    gone = {d for d in dims if shape[d] == 1}
-    if value.shared or value.axis in gone:
-        return [x.reshape(value, shape, out)]
-    return [x.reshape(value, shape, out, value.axis - sum(d < value.axis for d in gone))]
+    if call.name == "unsqueeze" and not value.shared:
+        axis = value.axis + (value.axis >= call.argument(1, "dim") % (len(shape) + 1))
+    if call.name == "squeeze" and not value.shared:
+        asked = call.argument(1, "dim", range(len(shape)))
+        dims = {dim % len(shape) for dim in ([asked] if isinstance(asked, int) else asked)}
+        gone = [dim for dim in dims if shape[dim] == 1]
+        axis = None if value.axis in gone else value.axis - sum(dim < value.axis for dim in gone)
+    return [x.reshape(value, shape, call.out_shape(), axis)]
 
 
 @rule("t", "transpose", "permute", "numpy_T", "swapaxes")
@@ -484,8 +449,7 @@ def select(x: Interpreter, call: Call) -> list[Value] | None:
 def split(x: Interpreter, call: Call) -> list[Value] | None:
     """Rows of an axis, one piece after the other."""
     shape = call.shapes[0]
-    name = "dim"
-    axis = call.argument(call.arguments.index(name), name, 0) % len(shape)
+    axis = call.argument(call.arguments.index("dim"), "dim", 0) % len(shape)
     if call.name == "unbind":
         return [x.select(call.values[0], shape, axis, i) for i in range(len(call.out))]
     made, start = [], 0
@@ -500,7 +464,7 @@ def split(x: Interpreter, call: Call) -> list[Value] | None:
 def cat(x: Interpreter, call: Call) -> list[Value] | None:
     """Tensors side by side."""
     out = call.out_shape()
-    axis = (call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)) % len(out)
+    axis = call.argument(1, "dim", 0) % len(out)
     values, shapes = call.values, call.shapes
     if call.name == "stack":
         wide = [(*s[:axis], 1, *s[axis:]) for s in shapes]
@@ -533,8 +497,7 @@ def embedding_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """A sum over the looked-up rows, unless it is divided by how often each occurs."""
     if call.args[4]:
         return None
-    own = LETTERS[: len(call.shapes[1])]
-    return x.apply(Law(lambda _: ([own + "Z", own], ["YZ"]), linear=(0,)), call)
+    return x.apply(Law(fixed("...Z", "...", "->YZ"), linear=(0,)), call)
 
 
 @rule("slice_backward", "select_backward")

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, rows_of
-from gradproof.shadow.whole.laws import rule, under
+from gradproof.shadow.whole.laws import fixed, rule, under
 from gradproof.shadow.whole.terms import Combination, Shape, mapped
 from gradproof.shadow.whole.values import Value, number, shared
 
@@ -177,6 +177,4 @@ def masked_put(x: Interpreter, call: Call) -> list[Value] | None:
     first, *others = call.args[1]
     if not isinstance(first, torch.Tensor) or others or first.dtype is not torch.bool or prod(call.shapes[-1]) != 1:
         return None
-    letters = LETTERS[: len(call.shapes[0])]
-    ins = [letters, letters[: len(call.shapes[1])], "." * len(call.shapes[2])]
-    return x.apply(Law(lambda _: (ins, [letters])), replace(call, name="masked_put", attributes=()))
+    return x.apply(Law(fixed("...", "...", ".*", "->...")), replace(call, name="masked_put", attributes=()))

@@ -7,15 +7,9 @@ from fractions import Fraction
 from math import prod
 
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, pointwise, rule
+from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, fixed, pointwise, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
-
-
-def elements(call: Call, at: int) -> int:
-    """The elements of a tensor argument."""
-    return prod(call.shapes[at])
-
 
 ELEMENTWISE = (
     "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
@@ -30,15 +24,15 @@ LOSSES = frozenset((*ELEMENTWISE, *LIKELIHOODS))
 def loss(x: Interpreter, call: Call) -> list[Value] | None:
     """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
-    if call.shapes[0] != call.shapes[1] or not elements(call, 0) or len(call.out_shape()) * reduction:
+    if call.shapes[0] != call.shapes[1] or not prod(call.shapes[0]) or len(call.out_shape()) * reduction:
         return None
     rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
     if reduction == 0:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
     made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
     most = max(call.values[:2], key=lambda v: (len(v.parts), bool(x.chosen(v.parts[0]))))
-    x.reduces(made[0], x.elements_of(most, elements(call, 0)), "mean" if reduction == 1 else "sum")
-    return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
+    x.reduces(made[0], x.elements_of(most, prod(call.shapes[0])), "mean" if reduction == 1 else "sum")
+    return [made[0].scaled(Fraction(1, prod(call.shapes[0])) if reduction == 1 else Fraction(1))]
 
 
 @rule(
@@ -48,11 +42,11 @@ def loss(x: Interpreter, call: Call) -> list[Value] | None:
 def loss_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of such a loss, linear in what comes from above."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
-    if not elements(call, 1):
+    if not prod(call.shapes[1]):
         return None
     rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
     made = x.apply(FIRST, replace(call, attributes=rest))
-    return [made[0].scaled(Fraction(1, elements(call, 1)) if reduction == 1 else Fraction(1))]
+    return [made[0].scaled(Fraction(1, prod(call.shapes[1])) if reduction == 1 else Fraction(1))]
 
 
 def labels(scores: Shape) -> tuple[str, str]:
@@ -64,7 +58,7 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
     """What a weighted loss divides by, in all or for each part: the weights of its classes, looked up and summed."""
     labels_, weights = call.values[1], call.values[2]
     every = not (x.integers or x.marks) and x.counting(labels_, call.shapes[1], ignored, call.tensors[1])
-    if every and all(map(x.constant, every)) and sum(each[x.terms.one] for each in every) == elements(call, 1):
+    if every and all(map(x.constant, every)) and sum(each[x.terms.one] for each in every) == prod(call.shapes[1]):
         table = call.some(
             2, 1, name="index", args=(call.tensors[2], [call.tensors[1]]), kwargs={}, arguments=("self", "indices"),
             out=[call.tensors[1]],
@@ -132,9 +126,8 @@ def batch_norm(x: Interpreter, call: Call) -> list[Value] | None:
     """A batch norm with running statistics: each sample apart. In training, rows of one channel are coupled."""
     if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
         return _by_channel(x, call, 1)
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
-    return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
+    made = x.apply(Law(fixed("aZ*", "Z*", "->aZ*")), replace(call, out=call.out[:1]))
+    return made + [NOUGHT] * (len(call.out) - 1)
 
 
 @rule("native_batch_norm_backward")
@@ -142,9 +135,7 @@ def batch_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """Its gradient: of the input apart, of the weights a sum."""
     if call.args[7]:
         return _by_channel(x, call, 2, linear=(0,))
-    own = "a" + "Z" * (len(call.shapes[0]) - 1)
-    statistics = ["Z" * len(s) for s in call.shapes[2:]]
-    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
+    return x.apply(Law(fixed("aZ*", "aZ*", "Z*", "->aZ*", "->Z"), linear=(0,)), call)
 
 
 def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] = ()) -> list[Value] | None:
@@ -154,6 +145,4 @@ def _by_channel(x: Interpreter, call: Call, whole: int, linear: tuple[int, ...] 
     """
     if not any(value.axis == 1 and len(value.parts) > 1 for value in call.values[:whole]):
         return None  # one part may lie along any axis
-    own = "Zb" + "Z" * (len(call.shapes[0]) - 2)
-    letters = [own] * whole + ["b"] * (len(call.shapes) - whole), [own, "b", "b"]
-    return x.apply(Law(lambda _: letters, linear=linear), call)
+    return x.apply(Law(fixed(*["ZbZ*"] * whole, "b", "->ZbZ*", "->b"), linear=linear), call)
