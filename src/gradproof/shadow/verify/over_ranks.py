@@ -54,20 +54,16 @@ def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
         return hints
     draws = [side.engine.draws for side in (ours, full) if isinstance(side.engine, Real)]
     every = group.gather((hints, draws))
-    seen: dict[tuple[int, str, int], str] = {}
-    apart: set[str] = set()
-    for _, sides in every:
-        for run, side in enumerate(sides):
-            for (site, turn), state in side.items():
-                if seen.setdefault((run, site, turn), state) != state:
-                    apart.add(site)
+    states: dict[tuple[int, str, int], set[str]] = {}
+    for run, side in [(run, side) for _, sides in every for run, side in enumerate(sides)]:
+        for (site, turn), state in side.items():
+            states.setdefault((run, site, turn), set()).add(state)
+    apart = {site for (_, site, _), found in states.items() if len(found) > 1}
+    joined, given = frozenset[str]().union, [one for one, _ in every]
     return replace(
-        hints,
-        by_hand=any(one.by_hand for one, _ in every),
-        common=frozenset[str]().union(*(one.common for one, _ in every)),
-        apart=frozenset(apart).union(*(one.apart for one, _ in every)),
-        fixed=frozenset[str]().union(*(one.fixed for one, _ in every)),
-    )
+        hints, by_hand=any(one.by_hand for one in given), common=joined(*(one.common for one in given)),
+        apart=joined(apart, *(one.apart for one in given)), fixed=joined(*(one.fixed for one in given)),
+    )  # fmt: skip
 
 
 def over_ranks(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints, results: list[Result]) -> list[Result]:
@@ -157,35 +153,26 @@ class RankJudge:
         location = self.updates[-1].location if self.updates else NOWHERE
         if len({len(one.gradients) for one in every}) > 1 or not self.updates:
             return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", location)
+        weights = [(*one.numbers.weights, one.numbers.last) for one in (mine, first)]
+        part = [name for pair in zip(*weights, strict=False) for name in unlike(*pair)]
+        how, parted = ("not", Outcome.REFUTED) if part else ("not shown to be", Outcome.UNKNOWN)
         for at, update in enumerate(self.updates):
-            apart = self._apart(at, first, mine) if rank else self._lacking(at, every)
-            if apart is not None:
-                return apart
-            if first.after[at] != mine.after[at]:
-                shown = unlike(mine.numbers.after[at], first.numbers.after[at])
-                how = "not" if shown else "not shown to be"
-                reason = f"after window {at + 1} the parameters of rank {rank} are {how} those of rank 0"
-                return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.location)
-        for name in unlike(mine.numbers.last, first.numbers.last):
-            reason = f"at the end {name} of rank {rank} is not that of rank 0"
+            lacking = None if rank else self._lacking(at, every)
+            if lacking is not None:
+                return lacking
+            for what, own, other in (
+                ("gradient", mine.gradients[at], first.gradients[at]),
+                ("parameter", mine.after[at], first.after[at]),
+            ):
+                name = next((name for name, value in own.items() if other.get(name) != value), None)
+                if name is not None:
+                    reason = f"window {at + 1}: the {what} {name} of rank {rank} is {how} that of rank 0"
+                    return self._result(SYNC, parted, reason, update.location)
+        if part:
+            reason = f"at the end {part[0]} of rank {rank} is not that of rank 0"
             return self._result(SYNC, Outcome.REFUTED, reason, location)
         reason = f"{len(self.updates)} steps, each by one gradient of all {self.group.size} ranks"
         return self._result(SYNC, Outcome.HOLDS, reason, None)
-
-    def _apart(self, at: int, first: Steps, mine: Steps) -> Result | None:
-        """A gradient of this rank that is not that of the first."""
-        name = next((n for n, value in mine.gradients[at].items() if first.gradients[at].get(n) != value), None)
-        if name is None:
-            return None
-        one, two, outcome = mine.numbers, first.numbers, Outcome.UNKNOWN
-        reason = f"the gradient of {name} in window {at + 1} was not shown to be that of rank 0"
-        if name in unlike(one.gradients[at], two.gradients[at]):
-            reason = "the ranks step by gradients of their own, and have the same parameters at the next step"
-            weights = [*zip(one.weights, two.weights, strict=False), (one.last, two.last)]
-            if any(unlike(*pair) for pair in weights):
-                outcome, rank = Outcome.REFUTED, self.group.rank
-                reason = f"rank {rank} steps by another gradient of {name} than rank 0 in window {at + 1}"
-        return self._result(SYNC, outcome, reason, self.updates[at].location)
 
     def _lacking(self, at: int, every: list[Steps]) -> Result | None:
         """Samples of another rank that no gradient of a step is made of."""
@@ -203,8 +190,8 @@ class RankJudge:
 
         `whole`: judges this rank's run beside that of the one process.
         """
-        equal, data, apart = self.found[EQ], self.found[DATA], self._unequal(whole)
-        twice = None if apart is None else self._read_twice(every)
+        equal, data, weighed = self.found[EQ], self.found[DATA], self._weighed(whole)
+        twice = self._read_twice(every) if whole.unequal is not None or weighed is not None else None
         if twice is not None:
             at, ranks = twice
             line = self.engine.events.first
@@ -216,46 +203,45 @@ class RankJudge:
         elif data.outcome is Outcome.HOLDS and self._read_elsewhere(every):
             reason = "a rank reads samples that another rank reads in another window"
             self.found[DATA] = self._result(DATA, Outcome.UNKNOWN, reason, self._line(0))
-        if twice is None and apart is not None:
-            self.found[EQ] = self._weighed(whole, *apart)
+        if twice is None and weighed is not None:
+            refuted = weighed.outcome is Outcome.REFUTED and equal.outcome not in (Outcome.REFUTED, Outcome.OUTSIDE)
+            self.found[EQ] = weighed if refuted or equal.outcome is Outcome.HOLDS else equal
         if self.found[EQ].outcome is Outcome.HOLDS and not whole.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, reason, self._line(0))
         self._reported(whole.full)
 
-    def _weighed(self, whole: Judge, at: int, name: str, factor: str | None) -> Result:
-        """The result of a gradient that is not that of one process."""
-        equal, what = self.found[EQ], f"the gradient of {name} in window {at + 1}"
-        if factor is None and equal.outcome is Outcome.HOLDS:
-            return self._by_form(equal, whole)
-        if factor and equal.outcome not in (Outcome.REFUTED, Outcome.OUTSIDE):
-            reason = f"{what} is {factor} that of one process with all samples"
-            return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
-        if factor == "" and equal.outcome is Outcome.HOLDS:
-            reason = f"{what} was not shown to be that of one process"
-            return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
-        return equal
+    def _weighed(self, whole: Judge) -> Result | None:
+        """A gradient that is not that of one process with all samples; None where each of them is.
 
-    def _unequal(self, whole: Judge) -> tuple[int, str, str | None] | None:
-        """The first gradient that is not that of one rank with all samples.
-
-        With it: how many times that it is, in words; nothing where no number shows it, None where the samples differ.
+        Where that process reads other samples than the ranks, gradients are compared without the names of their data
+        and draws: two of one form are the same function of as many samples.
         """
-        if _unseen(whole):
-            return 0, "", None
-        if whole.unequal is None:
-            return None
-        at, name = whole.unequal
-        steps = (whole.updates[at], whole.theirs[at])
-        if whole.samples[at] != self.terms.summed(steps[1].values()):
-            return at, name, None
-        by = ratio(*(step.value(name) or {} for step in steps))
-        if by is None:
-            found = difference(whole.mine, whole.other, at)
-            if found is None or not leaves(self.terms, steps[0]) <= leaves(self.terms, steps[1]):
-                return at, name, ""
-            by = found.factor()
-        return at, name, "another than" if by is None else f"{by} times"
+        if whole.full.error or whole.full.facts.lost or not whole.paired:
+            return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
+        counted = self.pair.ours.facts.reads or self.engine.laws.integers
+        for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
+            same = whole.samples[at] == self.terms.summed(other.values())
+            for name in [*update.gradients, *(other.gradients.keys() - update.gradients.keys())]:
+                mine, full = update.value(name) or {}, other.value(name) or {}
+                forms = [self._forms(mine), self._forms(full)]
+                if (mine == full) if same else (forms[0] == forms[1]):
+                    continue
+                what = f"the gradient of {name} in window {at + 1}"
+                by, bare = ratio(mine, full), [Counter(form for form, _ in side.elements()) for side in forms]
+                apart = difference(whole.mine, whole.other, at)
+                if same and by is not None:
+                    reason = f"{what} is {by} times that of one process with all samples"
+                elif same and apart is not None and leaves(self.terms, update) <= leaves(self.terms, other):
+                    reason = f"{what} is not that of one process with all samples"
+                elif not same and bare[0] == bare[1] and not counted:
+                    ours, theirs = (", ".join(map(str, sorted({by for _, by in side})[:4])) for side in forms)
+                    reason = f"{what} weighs its samples by {ours}, one process with as many by {theirs}"
+                else:
+                    reason = f"{what} was not shown to be that of one process with as many samples"
+                    return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
+                return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
+        return None
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""
@@ -301,30 +287,6 @@ class RankJudge:
                 self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.location)
                 return
 
-    def _by_form(self, equal: Result, whole: Judge) -> Result:
-        """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
-
-        Two gradients of one form are the same function of as many samples. One with other coefficients weighs them
-        otherwise.
-        """
-        if _unseen(whole):
-            return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
-        counted = self.pair.ours.facts.reads or self.engine.laws.integers
-        for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
-            for name, gradient in update.gradients.items():
-                mine, full = self._forms(gradient.value), self._forms(other.value(name) or {})
-                if mine == full:
-                    continue
-                window = f"the gradient of {name} in window {at + 1}"
-                forms = [Counter(form for form, _ in side.elements()) for side in (mine, full)]
-                if counted or forms[0] != forms[1]:
-                    reason = f"{window} was not shown to be that of one process with as many samples"
-                    return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
-                ours, theirs = (", ".join(map(str, sorted({by for _, by in side})[:4])) for side in (mine, full))
-                reason = f"{window} weighs its samples by {ours}, one process with as many by {theirs}"
-                return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
-        return equal
-
     def _forms(self, value: Combination) -> Counter[tuple[str, Fraction]]:
         return Counter((self.terms.order(term)[0], by) for term, by in value.items())
 
@@ -343,8 +305,3 @@ def unlike(mine: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
     both = [(name, held, other[name]) for name, held in mine.items() if name in other]
     pairs = [(name, one, two) for name, one, two in both if one.shape == two.shape]
     return [name for name, one, two in pairs if largest([one - two]) > CLOSE * largest([one, two])]
-
-
-def _unseen(whole: Judge) -> bool:
-    """Whether one process alone makes other steps, or was not followed."""
-    return bool(whole.full.error or whole.full.facts.lost) or not whole.paired

@@ -37,7 +37,7 @@ AT_FAULT, EACH = "this line is at fault", "each time that it runs in the window"
 HANDED_ON = frozenset({
     "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
     "select", "expand", "lift_fresh", "t", "transpose", "permute", "numpy_T", "contiguous", "slice", "unbind",
-    "c10d.allreduce_", "c10d.broadcast_", "c10d.reduce_", "c10d.allgather_", "c10d._allgather_base_",
+    "c10d.allreduce_", "c10d.broadcast_", "c10d.reduce_", "c10d.allgather_",
 })  # fmt: skip
 """Operators that hand a number on: the line that made it is at fault, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
