@@ -489,6 +489,61 @@ for w in range(W):
         else: (mse_loss(B(h), Y[w*N+i]) / N).backward()
     opt.step(); opt.zero_grad()
 """,
+    "never summed": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): pass
+    pass
+    opt.step(); opt.zero_grad()
+""",
+    "a gradient made anew after the sum": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad); p.grad = torch.zeros_like(p)
+    pass
+    opt.step(); opt.zero_grad()
+""",
+    "divided by a number of the rank after the sum": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad); p.grad /= 2 + rank
+    pass
+    opt.step(); opt.zero_grad()
+""",
+    "written past the version counter after the sum": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad); p.grad.data.mul_(0.3)
+    pass
+    opt.step(); opt.zero_grad()
+""",
+    "sparse gradients": """
+table = nn.Embedding(5, 2, sparse=True); opt = torch.optim.SGD(table.parameters(), lr=0.05)
+for w in range(W):
+    for i in range(N): (table(torch.tensor([i])).sum() / N).backward()
+    dist.all_reduce(table.weight.grad)
+    opt.step(); opt.zero_grad()
+""",
+}
+RANKS_REFUTED: dict[str, str] = {
+    "ddp never sums": """
+net = DDP(model)
+for w in range(W):
+    for i in range(N):
+        with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    l = torch.zeros(()); dist.all_reduce(l)
+    opt.step(); opt.zero_grad()
+""",
+}
+RANKS_UNDECIDED: dict[str, str] = {
+    "ddp never sums and ranks exchange by hand": """
+net = DDP(model)
+for w in range(W):
+    for i in range(N):
+        with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    for p in model.parameters(): dist.all_reduce(p.data)
+    opt.step(); opt.zero_grad()
+""",
 }
 RANKS_RIGHT: dict[str, str] = {
     "ddp no grad target": """
@@ -500,5 +555,35 @@ for w in range(W):
             with torch.no_grad(): t = net(X[w*N+i+1])
             (mse_loss(out, Y[w*N+i] + 0.1 * t) / N).backward()
     opt.step(); opt.zero_grad()
+""",
+    "summed after the last micro-batch": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad)
+    pass
+    opt.step(); opt.zero_grad()
+""",
+    "clipped after the sum": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    opt.step(); opt.zero_grad()
+""",
+    "clipped by value after the sum": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad)
+    nn.utils.clip_grad_value_(model.parameters(), 0.1)
+    opt.step(); opt.zero_grad()
+""",
+    "ddp views of buckets and a loss scale": """
+net, scaler = DDP(model, gradient_as_bucket_view=True), torch.amp.GradScaler("cpu", init_scale=8.0)
+for w in range(W):
+    for i in range(N):
+        net.require_backward_grad_sync = i == N - 1
+        scaler.scale(mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(opt); scaler.update(); opt.zero_grad()
 """,
 }

@@ -32,6 +32,7 @@ from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import Chosen, complete, expected_obligations, first
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.verify.rank_sums import RankSums
 from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
@@ -181,7 +182,7 @@ class ScriptWatch:
             results.pop("GA-INV-001", None)
         found.results = [*results.values(), ruling.result(), *([] if stated is None else [stated])]
         if self.monitor.world > 1:
-            found.results.append(self.monitor.details.sums.result(FUNCTION))
+            found.results.append(RankSums(judge).result(FUNCTION))
         found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
 
     def _nothing(self) -> str:

@@ -19,14 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
-from gradproof.shadow.protocol.rank_sums import COLLECTIVES, Call, RankSums
 from gradproof.shadow.record.checksums import checksum, same
-from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
+from gradproof.shadow.record.patches import Patches, Replacement as Call, changes_step, leaves_of, params_of, rates
 
 PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE, LEFT = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule", "gradient that was there before it",
@@ -266,7 +264,7 @@ class WindowDetails:
     """
 
     def __init__(self, run: RunEvents) -> None:
-        self.run, self.sums = run, RankSums()
+        self.run = run
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
         self.reaching: set[int] = set()
@@ -282,13 +280,6 @@ class WindowDetails:
         """Put the patches in place."""
         patches.method(Optimizer, "__init__", self._optimizer)
         patches.method(AveragedModel, "update_parameters", self._averaged)
-        if torch.distributed.is_available():
-            patches.function(torch.distributed.all_reduce, self.sums.reduce)
-            for name in COLLECTIVES:
-                patches.function(getattr(torch.distributed, name), self.sums.collective)
-        for cls in all_subclasses(DistributedDataParallel):
-            patches.method(cls, "__init__", self.sums.made)
-            patches.method(cls, "forward", self.sums.forward)
 
     def _optimizer(self, original: Call, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
@@ -324,7 +315,6 @@ class WindowDetails:
         """A pass has begun. `flags`: whether it returns gradients, and whether it is inside of an optimizer's step."""
         self.leaves.clear()
         self.reaching.clear()
-        self.sums.on = self.run.on
         if not event.kept:
             return
         self._reach(roots, inputs)
@@ -340,9 +330,6 @@ class WindowDetails:
         if self._last not in (self.run.number, self.run.number - 1):  # what happened meanwhile is not known
             self._checked.clear()
             self._rates.clear()
-            self.sums.held.clear()
-        if event.about.inside:
-            self.sums.unsummed = self.sums.unsummed or event.location
         first, self._last = self._last != self.run.number, self.run.number
         self._weights |= owned | own
         for key, weight in self._weights.items():
@@ -372,7 +359,6 @@ class WindowDetails:
             self.run.keep(REWRITTEN)
         self.rated(optimizer)
         self._held = held(own)
-        self.sums.applied(own, user_location())
 
     def stepped(self, optimizer: Any, number: int, skipped: bool) -> SeenStep | None:
         """An optimizer has stepped, or a loss scaler has left the step out. What a closure brought is held as well."""

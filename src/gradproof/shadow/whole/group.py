@@ -230,7 +230,7 @@ class Collectives:
     def _made(self, name: str, args: Any) -> list[Value]:
         """The values of a collective's results, by what all members of its group have."""
         given = tensors_in(args[1] if name == "allgather_" else args[0])
-        own, members = [self.engine.value(t) for t in given], self._members(args)
+        own, members = [self.engine.value(t) for t in given], members_of(args)
         found = self.exchange.values((name, [(tuple(t.shape), str(t.dtype)) for t in given]), own, members)
         if name == "broadcast_":
             return found[int(args[2])]
@@ -242,18 +242,9 @@ class Collectives:
         op = args[REDUCTIONS[name]]
         return [self._reduced(values, tuple(t.shape), op) for values, t in zip(each, given, strict=True)]
 
-    def _members(self, args: Any) -> list[int]:
-        """The ranks of the group of a collective."""
-        group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
-        if group is None:
-            found = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
-        else:
-            found = torch.distributed.ProcessGroup.unbox(group)
-        return list(torch.distributed.get_process_group_ranks(found))
-
     def _reduced(self, values: Sequence[Value], shape: Shape, op: Any) -> Value:
         """What a reduction makes of the values of all members. Only sums and means are more than a function of them."""
-        kind = {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
+        kind = reduction(op)
         first = values[0]
         if kind in (SUM, MEAN) and not first.shared and all(value.layout == first.layout for value in values):
             every = [value.parts for value in values]
@@ -265,3 +256,25 @@ class Collectives:
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
         return first.holding([times(reduce(plus, part), by) for part in zip(*every, strict=True)])
+
+
+def members_of(args: Any) -> list[int]:
+    """The ranks of the group of a collective."""
+    group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
+    if group is None:
+        found = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
+    else:
+        found = torch.distributed.ProcessGroup.unbox(group)
+    return list(torch.distributed.get_process_group_ranks(found))
+
+
+def reduction(op: Any) -> Any:
+    """The kind of a reduction, by its number or its name."""
+    return {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
+
+
+def sums_all(name: str, args: Any) -> bool:
+    """Whether a collective makes the sum, or the mean, of a tensor over all ranks."""
+    if not name.startswith("c10d.allreduce") or reduction(args[2]) not in (SUM, MEAN):
+        return False
+    return len(members_of(args)) == torch.distributed.get_world_size()
