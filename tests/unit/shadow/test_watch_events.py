@@ -152,7 +152,7 @@ def test_a_pass_counts_where_it_reaches_weights() -> None:
         torch.autograd.grad(model(x).sum(), weights)
         model(x).sum().backward()
 
-    assert [(one.returned, len(one.reached), one.arrival.passes) for one in passes(act)] == [
+    assert [(one.returned, len(one.reached), one.passes) for one in passes(act)] == [
         (True, 2, 1),
         (False, 2, 2),
     ]
