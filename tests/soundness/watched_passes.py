@@ -524,6 +524,18 @@ for w in range(W):
     dist.all_reduce(table.weight.grad)
     opt.step(); opt.zero_grad()
 """,
+    "a hook that writes when the sum is there": """
+net = DDP(model)
+def hook(_, bucket):
+    done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return done.then(lambda future: future.value()[0].mul_(rank + 1))
+net.register_comm_hook(None, hook)
+for w in range(W):
+    for i in range(N):
+        net.require_backward_grad_sync = i == N - 1
+        (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    opt.step(); opt.zero_grad()
+""",
 }
 RANKS_REFUTED: dict[str, str] = {
     "ddp never sums": """
@@ -542,6 +554,13 @@ for w in range(W):
     for i in range(N):
         with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
     for p in model.parameters(): dist.all_reduce(p.data)
+    opt.step(); opt.zero_grad()
+""",
+    "ddp with a hook that sums nothing": """
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+net = DDP(model); net.register_comm_hook(None, noop_hook)
+for w in range(W):
+    for i in range(N): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
     opt.step(); opt.zero_grad()
 """,
 }

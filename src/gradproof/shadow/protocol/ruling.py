@@ -174,14 +174,13 @@ class StepRuling:
         epoch of one micro-batch has nothing to accumulate. A micro-batch is then one forward pass.
         """
         mine, near = self.windows[i], {window.number: window for window in self.windows}
-        if mine.read(near.get(mine.number - 1)) >= self.n:
+        before, after = near.get(mine.number - 1), near.get(mine.number + 1)
+        if mine.read(before) >= self.n:
             return False
-        for one, other in ((near.get(mine.number - 1), mine), (mine, near.get(mine.number + 1))):
-            if one is None or other is None:
+        for one, other in ((before, mine), (mine, after)):
+            if one is None or other is None or any(w.count >= self.n or w.ended or not w.simple for w in (one, other)):
                 continue
-            short = all(w.count < self.n and not w.ended and w.simple for w in (one, other))
-            follows = batches(one.last, other.seen[0]) > 1 if short else False
-            if short and (follows or one.count == other.count == 1):
+            if batches(one.last, other.seen[0]) > 1 or one.count == other.count == 1:
                 return True
         return False
 

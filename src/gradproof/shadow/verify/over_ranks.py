@@ -23,7 +23,7 @@ from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.verify.followed import Followed, with_numbers
 from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Numbers, difference, largest, leaves
-from gradproof.shadow.whole.group import Exchange, Group
+from gradproof.shadow.whole.group import Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, ratio
 from gradproof.shadow.whole.values import shared
@@ -36,16 +36,6 @@ HELP = {
     LOSS: "report the mean over the ranks, or the loss of the own rank",
 }
 UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The two runs of this rank, what it exchanges with the others, and what it drew."""
-
-    ours: Followed
-    full: Followed
-    exchange: Exchange
-    drawn: dict[int, torch.Tensor]
 
 
 def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
@@ -66,28 +56,25 @@ def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
     )  # fmt: skip
 
 
-def over_ranks(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints, results: list[Result]) -> list[Result]:
+def over_ranks(
+    step: Callable[[Any], Any], run: Run, ours: Followed, full: Followed, hints: Hints, results: list[Result]
+) -> list[Result]:
     """The results of this rank with what the ranks show together: those of the worst rank, and GA-SYNC-001."""
-    group = pair.exchange.group
-    judge = RankJudge(pair, {result.obligation: result for result in results})
-    if not group.some(bool(pair.ours.error or pair.full.error)):
+    judge = RankJudge(ours, full, {result.obligation: result for result in results})
+    group, engine = judge.group, judge.engine
+    if not any(group.gather(bool(ours.error or full.error))):
         whole = replace(
             run.full_batch(), micro_batch_size=run.effective_batch_size * group.size,
             tail_samples=run.tail * run.micro_batch_size * group.size,
         )  # fmt: skip
         every = judge.exchanged()
         if group.rank == 0:
-            judge.compared(Judge(pair.exchange.terms, run, pair.ours, one_rank(step, whole, pair, hints)), every)
+            given = (step, whole, judge.terms, engine.every, 2, hints)
+            one: Followed = with_numbers(engine.drawn, judge.exchange, *given, alone=True)
+            judge.compared(Judge(judge.terms, run, ours, one), every)
         judge.found[SYNC] = judge.synchronised(every)
         judge.narrow()
     return list(judge.found.values())
-
-
-def one_rank(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints) -> Followed:
-    """The function called on this rank alone, by all samples in one batch."""
-    given = (pair.exchange.terms, pair.ours.engine.every, 2, hints)
-    found: Followed = with_numbers(pair.drawn, pair.exchange, step, run, *given, alone=True)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +93,13 @@ class Steps:
 
 
 class RankJudge:
-    """The obligations of this rank that need the others. `found`: what its own runs decided."""
+    """The obligations of this rank that need the others, by its two runs. `found`: what these decided alone."""
 
-    def __init__(self, pair: Pair, found: dict[str, Result]) -> None:
-        self.pair, self.terms, self.found = pair, pair.exchange.terms, found
-        self.group = pair.exchange.group
-        self.updates = pair.ours.facts.updates
-        self.engine = cast("Real", pair.ours.engine)
+    def __init__(self, ours: Followed, full: Followed, found: dict[str, Result]) -> None:
+        self.ours, self.full, self.found = ours, full, found
+        self.engine = cast("Real", ours.engine)
+        self.exchange, self.group = self.engine.collectives.exchange, self.engine.group
+        self.terms, self.updates = self.engine.terms, ours.facts.updates
 
     def _result(self, name: str, outcome: Outcome, reason: str, location: Location | None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
@@ -127,14 +114,14 @@ class RankJudge:
         names = ([list(step) for step in grads], [list(step) for step in after])
         every = self.group.gather((names, self.engine.numbers, read, self.engine.draws))
         found = []
-        for values, (own_names, *rest) in zip(self.pair.exchange.values("steps", own), every, strict=True):
+        for values, (own_names, *rest) in zip(self.exchange.values("steps", own), every, strict=True):
             parts = iter(value.parts[0] for value in values)
             steps = [[{name: next(parts) for name in step} for step in kind] for kind in own_names]
             found.append(Steps(steps[0], steps[1], *rest))
         return found
 
     def _read(self, at: int) -> set[int | str]:
-        of_window = (root for window, root in self.pair.ours.facts.roots if window == at)
+        of_window = (root for window, root in self.ours.facts.roots if window == at)
         roots = {self.terms.bare(term)[0] for root in of_window for term in root}
         rows = {self._rows(term) for term in roots} - {""}
         return {self.terms.owners[term] for term in roots if self.terms.owners[term] >= 0} | rows
@@ -219,7 +206,7 @@ class RankJudge:
         """
         if whole.full.error or whole.full.facts.lost or not whole.paired:
             return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
-        counted = self.pair.ours.facts.reads or self.engine.laws.integers
+        counted = self.ours.facts.reads or self.engine.laws.integers
         for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
             same = whole.samples[at] == self.terms.summed(other.values())
             for name in [*update.gradients, *(other.gradients.keys() - update.gradients.keys())]:
@@ -245,10 +232,7 @@ class RankJudge:
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""
-        passes = self.engine.events.of(at, "backward")
-        if not passes:
-            return self.updates[at].location
-        return passes[-1].location if passes[-1].root is NOWHERE else passes[-1].root
+        return self.engine.events.last_root(at) or self.updates[at].location
 
     def _read_twice(self, every: list[Steps]) -> tuple[int, tuple[int, int]] | None:
         """A window in which two ranks read one sample, and the ranks."""
@@ -271,14 +255,14 @@ class RankJudge:
 
     def _reported(self, one: Followed) -> None:
         """Losses of all ranks are those of one process; a rank's own is its mean, or its part of the sum."""
-        loss, ours, theirs = self.found[LOSS], self.pair.full.returned, one.returned
+        loss, ours, theirs = self.found[LOSS], self.full.returned, one.returned
         if loss.outcome is not Outcome.HOLDS or not ours or len(ours) != len(theirs):
             return
         for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             parts, whole = self._forms(mine), self._forms(other)
             common = {form for form, _ in parts} & {form for form, _ in whole}
             own, all_ = ({by for form, by in side if form in common} for side in (parts, whole))
-            roots = [term for window, root in self.pair.full.facts.roots if window == at for term in root]
+            roots = [term for window, root in self.full.facts.roots if window == at for term in root]
             shared_ = self.terms.samples(mine) > self.terms.samples(roots)
             ratios = {a / b for a in own for b in all_} or {Fraction(0)}
             allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}

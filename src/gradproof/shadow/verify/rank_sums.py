@@ -35,7 +35,8 @@ class RankSums:
         lost = next((at for at, what in self.engine.facts.lost if what not in NAMED), None)
         steps = [window.step for window in self.judge.windows]
         local = next((step for step in steps if self._local(step)), None)
-        if local is not None and lost is None and not self.engine.by_hand:
+        exchanged = self.engine.by_hand or self.engine.by_hook
+        if local is not None and lost is None and not exchanged:
             return Result(NAME, Outcome.REFUTED, LOCAL, local.location, HELP, DOMAIN, RECORDED)
         unsummed = next((step.location for step in steps if not all(map(self._summed, step.values()))), None)
         if lost is not None or unsummed is not None or not steps:

@@ -124,18 +124,6 @@ class Group:
         own = [f"{one} (on rank {rank})" for rank, one in enumerate(errors) if one and UNHEARD not in one]
         return (own or [one.replace(UNHEARD, "") for one in errors if one] or [""])[0]
 
-    def some(self, flag: bool) -> bool:
-        """Whether it is so on some rank."""
-        return any(self.gather(flag))
-
-    def every(self, flag: bool) -> bool:
-        """Whether it is so on every rank."""
-        return all(self.gather(flag))
-
-    def total(self, number: int) -> int:
-        """The sum over the ranks."""
-        return sum(self.gather(number))
-
 
 Row = tuple[int, str, tuple[Any, ...], tuple[int, ...], Shape | None, int]
 """A term that is sent: number, operator, attributes, kids, shape, owner."""

@@ -94,7 +94,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.summed: set[int] = set()  # terms that are sums over all ranks
-        self.by_hand = False  # whether the script exchanges tensors with other ranks itself
+        self.by_hand = self.by_hook = False  # whether the script, or a hook of it, exchanges tensors with other ranks
         self.replicas: set[str] = set()  # the parameters of a DistributedDataParallel that ran since the last step
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -148,6 +148,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _exchanged(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """A collective of torch.distributed has run. What is not waited for at once is no sum that a step may apply."""
         given, waited = tensors_in(args[0]), self.inside or spec.named("async_op", args, kwargs) is False
+        waited = waited and not self.by_hook  # what a hook does when a sum is there, no operator shows
         if waited and sums_all(spec.base, args):
             self.summed.update(term for t in given for part in self.value(t).parts for term in part)
         by_torch_itself = self.inside or self.depth or initialising()
@@ -390,6 +391,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self._open()
             if isinstance(module, DistributedDataParallel) and not alone() and dist.get_world_size() > 1:
                 self.replicas.update(map(self.name, module._module_parameters))
+                self.by_hook |= bool(module._comm_hooks)
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self._met(t)), None)
         if first is None:
