@@ -24,14 +24,8 @@ from gradproof.shadow.request import chosen
 from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
-from tests.soundness.watched_passes import (
-    PASSES,
-    PASSES_RIGHT,
-    RANKS_REFUTED,
-    RANKS_RIGHT,
-    RANKS_UNDECIDED,
-    RANKS_WRONG,
-)
+from tests.soundness.watched_passes import PASSES, PASSES_RIGHT
+from tests.soundness.watched_ranks import RANKS_REFUTED, RANKS_RIGHT, RANKS_UNDECIDED, RANKS_WRONG
 from tests.soundness.watched_right import RIGHT
 from tests.soundness.watched_shown import SHOWN, SHOWN_RIGHT, SUMS_RIGHT, SUMS_WRONG
 from tests.soundness.watched_stale import STALE

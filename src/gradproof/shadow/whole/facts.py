@@ -95,14 +95,13 @@ class RecordedStep(Update):
     """One optimizer step of a real run, of a window that is counted from 0.
 
     `since`, `until`: the backward passes before the recording began, or went on, and before the step. `part`: how
-    often it went on after windows that were not recorded. `replicas`: parameters of a DistributedDataParallel that ran.
+    often it went on after windows that were not recorded.
     """
 
     since: int = 0
     until: int = 0
     window: int = 0
     part: int = 0
-    replicas: frozenset[str] = frozenset()
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:

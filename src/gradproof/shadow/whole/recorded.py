@@ -18,16 +18,15 @@ from typing import Any
 
 import torch
 from torch import distributed as dist, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import Location, by_torch, initialising, recomputing, user_location
+from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import stated
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
-from gradproof.shadow.whole.group import sums_all
+from gradproof.shadow.whole.group import Sums
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -41,12 +40,6 @@ UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
-STRANGER, PART = (
-    "a tensor of unknown origin takes part in a backward pass",
-    "a part of a tensor was read after a write to another part",
-)
-NAMED = (STRANGER, PART)
-"""What is lost where an unknown term stands for it: whatever is made of that term is seen to be."""
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -89,13 +82,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.exports = self.inside = self.steps = 0
-        self.own = OwnBackward(self)
+        self.own, self.sums = OwnBackward(self), Sums(self)
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
-        self.summed: set[int] = set()  # terms that are sums over all ranks
-        self.by_hand = self.by_hook = False  # whether the script, or a hook of it, exchanges tensors with other ranks
-        self.replicas: set[str] = set()  # the parameters of a DistributedDataParallel that ran since the last step
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
         self.reaching: set[int] = set()
@@ -140,19 +130,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.overwritten = user_location()
         if base in EMPTIED and not self.inside and self._writes_a_gradient(spec, args, kwargs):
             self.emptied()
-        out = super().operate(func, spec, args, kwargs)
-        if spec.base.startswith("c10d."):
-            self._exchanged(spec, args, kwargs)
-        return out
-
-    def _exchanged(self, spec: Spec, args: Any, kwargs: Any) -> None:
-        """A collective of torch.distributed has run. What is not waited for at once is no sum that a step may apply."""
-        given, waited = tensors_in(args[0]), self.inside or spec.named("async_op", args, kwargs) is False
-        waited = waited and not self.by_hook  # what a hook does when a sum is there, no operator shows
-        if waited and sums_all(spec.base, args):
-            self.summed.update(term for t in given for part in self.value(t).parts for term in part)
-        by_torch_itself = self.inside or self.depth or initialising()
-        self.by_hand |= not by_torch_itself and any(t.numel() > 1 for t in given)
+        return super().operate(func, spec, args, kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments. The engine's own failure ends the following, and not the script."""
@@ -175,6 +153,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         try:
             super().after(func, spec, args, kwargs, values, out)
+            self.sums.ran(spec, args, kwargs)
         except Exception as error:
             self._leave(stated(error))
 
@@ -281,13 +260,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         held, shape = self.memory.of(tensor), tuple(tensor.shape)
         frozen = isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
         if known(held) and not held.data:
-            self.lose(PART)
+            self.lose("a part of a tensor was read after a write to another part")
             made = shared(self.terms.of(self._fresh("unknown", shape)))
         elif frozen:
             name = self.buffers.get(id(tensor)) or self.name(tensor)
             made = shared(self.terms.of(self.terms.make("constant", (name,), (), shape)))
         elif self.inside:
-            self.lose(STRANGER)
+            self.lose("a tensor of unknown origin takes part in a backward pass")
             made = shared(self.terms.of(self._fresh("unknown", shape)))
         else:
             held.data = True
@@ -389,9 +368,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if torch.is_grad_enabled():
             self._open()
-            if isinstance(module, DistributedDataParallel) and not alone() and dist.get_world_size() > 1:
-                self.replicas.update(map(self.name, module._module_parameters))
-                self.by_hook |= bool(module._comm_hooks)
+            self.sums.forward(module)
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self._met(t)), None)
         if first is None:
@@ -454,7 +431,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         update.optimizer, update.since, update.until = number, self.since, len(self.runs)
         update.window, update.part = self.window_of(), self.parts
         update.order = tuple(self.name(parameter) for parameter in own)
-        update.replicas, self.replicas = frozenset(self.replicas), set()
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
         self.facts.updates.append(update)
         self.stepping, self.passes, self.begun_with, self.applied_of = True, 0, {}, len(self.used)
