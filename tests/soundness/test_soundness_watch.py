@@ -24,7 +24,8 @@ from gradproof.shadow.request import chosen
 from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
-from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
+from tests.soundness.watched_passes import PASSES, PASSES_RIGHT
+from tests.soundness.watched_ranks import RANKS_REFUTED, RANKS_RIGHT, RANKS_UNDECIDED, RANKS_WRONG
 from tests.soundness.watched_right import RIGHT
 from tests.soundness.watched_shown import SHOWN, SHOWN_RIGHT, SUMS_RIGHT, SUMS_WRONG
 from tests.soundness.watched_stale import STALE
@@ -192,6 +193,20 @@ def test_ranks_that_differ_do_not_hold(tmp_path: Path, name: str, monkeypatch: p
     for found in of_two_ranks(tmp_path, RANKS_WRONG[name], monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] != "HOLDS", found
+
+
+@pytest.mark.parametrize("name", RANKS_REFUTED)
+def test_what_ddp_did_not_sum_is_refuted(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_REFUTED[name], monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] == "REFUTED", found
+
+
+@pytest.mark.parametrize("name", RANKS_UNDECIDED)
+def test_what_ranks_exchange_by_hand_is_not_decided(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_UNDECIDED[name], monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] not in ("HOLDS", "REFUTED"), found
 
 
 @pytest.mark.parametrize("name", RANKS_RIGHT)

@@ -1,4 +1,4 @@
-"""Training scripts whose backward passes are no micro-batches, whose steps apply nothing, or whose ranks differ."""
+"""Training scripts whose backward passes are no micro-batches, or whose steps apply nothing."""
 
 from __future__ import annotations
 
@@ -441,64 +441,5 @@ for w in range(W):
         model.set_requires_gradient_sync(i == N - 1); mb(w*N+i).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.1); opt.step(); opt.zero_grad()
 dist.destroy_process_group()
-""",
-}
-RANKS_WRONG: dict[str, str] = {
-    "loss reduce only": """
-for w in range(W):
-    for i in range(N):
-        l = mb(w*N+i); l.backward(); d = l.detach().clone(); dist.all_reduce(d)
-    opt.step(); opt.zero_grad()
-""",
-    "sync first window only": """
-for w in range(W):
-    for i in range(N): mb(w*N+i).backward()
-    if w == 0:
-        for p in model.parameters(): dist.all_reduce(p.grad)
-    opt.step(); opt.zero_grad()
-""",
-    "sync before last micro": """
-for w in range(W):
-    for i in range(N):
-        mb(w*N+i).backward()
-        if i == 2:
-            for p in model.parameters(): dist.all_reduce(p.grad)
-    opt.step(); opt.zero_grad()
-""",
-    "part reduced": """
-for w in range(W):
-    for i in range(N): mb(w*N+i).backward()
-    for p in model[2].parameters(): dist.all_reduce(p.grad)
-    opt.step(); opt.zero_grad()
-""",
-    "flat wrong": """
-for w in range(W):
-    for i in range(N): mb(w*N+i).backward()
-    flat = torch.cat([p.grad.flatten() for p in model.parameters()]); dist.all_reduce(flat)
-    opt.step(); opt.zero_grad()
-""",
-    "second model hides": """
-B = nn.Linear(2, 2); torch.manual_seed(5); nn.init.normal_(B.weight); nn.init.zeros_(B.bias)
-A, B = DDP(model), DDP(B)
-opt = torch.optim.SGD([*A.parameters(), *B.parameters()], lr=0.05)
-for w in range(W):
-    for i in range(N):
-        with A.no_sync(): h = A(X[w*N+i])
-        if i < N - 1:
-            with B.no_sync(): (mse_loss(B(h), Y[w*N+i]) / N).backward()
-        else: (mse_loss(B(h), Y[w*N+i]) / N).backward()
-    opt.step(); opt.zero_grad()
-""",
-}
-RANKS_RIGHT: dict[str, str] = {
-    "ddp no grad target": """
-net = DDP(model); import contextlib
-for w in range(W):
-    for i in range(N):
-        with (net.no_sync() if i < N - 1 else contextlib.nullcontext()):
-            out = net(X[w*N+i])
-            with torch.no_grad(): t = net(X[w*N+i+1])
-            (mse_loss(out, Y[w*N+i] + 0.1 * t) / N).backward()
-    opt.step(); opt.zero_grad()
 """,
 }

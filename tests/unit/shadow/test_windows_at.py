@@ -221,7 +221,7 @@ def run_of(windows: list[tuple[int, list[str]]], recorded: set[int]) -> RunEvent
         for _ in range(passes):
             run.begins()
         for kind in (*kinds, STEP, ZERO):
-            run.event(kind)
+            run.keep(kind)
     return run
 
 
@@ -235,7 +235,7 @@ def test_every_other_window_is_named(passes: int, kinds: list[str], more: int, o
     windows = [(passes, kinds)] * 7
     windows[at] = (more, others)
     named = list(run_of(windows, {0}).others())
-    assert [(one.count, one.first) for one in named] == ([] if windows[at] == windows[0] else [(1, at)])
+    assert [(number, first) for number, first, _ in named] == ([] if windows[at] == windows[0] else [(1, at)])
 
 
 def test_a_window_of_two_optimizers_is_recorded_after_a_gap() -> None:

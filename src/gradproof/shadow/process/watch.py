@@ -32,6 +32,7 @@ from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import Chosen, complete, expected_obligations, first
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.verify.rank_sums import RankSums
 from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
@@ -181,7 +182,7 @@ class ScriptWatch:
             results.pop("GA-INV-001", None)
         found.results = [*results.values(), ruling.result(), *([] if stated is None else [stated])]
         if self.monitor.world > 1:
-            found.results.append(self.monitor.details.sums.result(FUNCTION))
+            found.results.append(RankSums(judge).result(FUNCTION))
         found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
 
     def _nothing(self) -> str:
@@ -216,13 +217,13 @@ class ScriptWatch:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, run.windows)}"
         others = list(run.others())
-        for one in others:
-            more = f" and {one.count - 1} more like it" if one.count > 1 else ""
-            said = f"window {one.first + 1}{more}: it {one.reason}; not judged: record it with --windows-at {one.first}"
+        for count, at, reason in others:
+            more = f" and {count - 1} more like it" if count > 1 else ""
+            said = f"window {at + 1}{more}: it {reason}; not judged: record it with --windows-at {at}"
             found.uncovered.append(said)
         rest = run.windows - len(recorded)
         if recorded and rest:
-            alike = rest - sum(one.count for one in others) - run.more
+            alike = rest - sum(count for count, _, _ in others) - run.more
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"

@@ -31,9 +31,8 @@ from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
-from gradproof.shadow.protocol.rank_sums import Call, world_of
-from gradproof.shadow.protocol.run_events import Arrival, Iteration, RunEvents, WindowDetails
-from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
+from gradproof.shadow.protocol.run_events import Iteration, RunEvents, SeenPass, WindowDetails
+from gradproof.shadow.record.patches import CLIPS, Patches, Replacement as Call, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -189,7 +188,7 @@ class Monitor:
     def _noted(self, kind: str, about: Any, original: Call, *args: Any, **kwargs: Any) -> Any:
         """A call that is an event of its own, but for one inside another."""
         if not self.inside and not initialising():
-            self.run.event(kind, about)
+            self.run.keep(kind, about)
         return self._within(original, *args, **kwargs)
 
     def _within(self, original: Call, *args: Any, **kwargs: Any) -> Any:
@@ -205,11 +204,11 @@ class Monitor:
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
         about = frozenset[int]() if measures else frozenset(map(id, own))
-        return self.details.sums.scaled(lambda: self._noted(kinds.CLIP, about, original, own, *args, **kwargs))
+        return self._noted(kinds.CLIP, about, original, own, *args, **kwargs)
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE, None, original, *args, **kwargs))
+        return self._noted(kinds.UNSCALE, None, original, *args, **kwargs)
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
@@ -278,13 +277,13 @@ class Monitor:
         _, _, differentiable, given, *_ = args
         roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self.inside)
         if inner and accumulate_grad:
-            self.details.reaches(roots, inputs)
+            self.details.reaches(roots if self.run.on else [], inputs)
         elif accumulate_grad:
             self._arriving(roots, inputs)
         elif not inner:
             event = self.run.begins()
             if not differentiable and self.details.of_weights(inputs):
-                self.details.began(event, self.arrival(), [], inputs, True, bool(self._stack))
+                self.details.began(event, self._pass(returned=True), [], inputs)
         self._threads.append(get_ident())
         try:
             if len(set(self._threads)) > 1:
@@ -297,8 +296,6 @@ class Monitor:
         finally:
             self._threads.remove(get_ident())
             if not self.inside:
-                if accumulate_grad:
-                    self.details.sums.arrived(self.details.leaves)
                 self.turned()
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
@@ -321,17 +318,18 @@ class Monitor:
         if not self._past:
             self.open.append(handed(roots, self._scale, size, stated_by))
         self._scale = None
-        self.details.began(event, self.arrival(), roots, inputs, False, bool(self._stack))
+        self.details.began(event, self._pass(), roots, inputs)
 
-    def arrival(self) -> Arrival:
-        """The backward pass that was last begun."""
-        it = self._iteration
-        forwards = max(self._before.called.values(), default=0)
-        again = max(self._before.each.values(), default=0) > 1
-        if it is None:
-            return Arrival(None, False, 0, forwards, self.passes, again=again)
-        ahead = it.trained and it.passes == it.read and it.since > 1
-        return Arrival(it, it.trained, it.read, forwards, self.passes, ahead, again)
+    def _pass(self, returned: bool = False) -> SeenPass:
+        """The backward pass that was last begun. `returned`: it returns its gradients."""
+        it, before = self._iteration, self._before
+        made = SeenPass(it, passes=self.passes, returned=returned, inside=bool(self._stack))
+        made.forwards = max(before.called.values(), default=0)
+        made.again = max(before.each.values(), default=0) > 1
+        if it is not None:
+            made.trained, made.read = it.trained, it.read
+            made.ahead = it.trained and it.passes == it.read and it.since > 1
+        return made
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -404,7 +402,7 @@ class Monitor:
         """An optimizer step, performed or skipped."""
         number = self._number(optimizer)
         self._attempts += 1
-        self.run.event(kinds.STEP, self.details.stepped(optimizer, number, skipped))
+        self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
         after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
@@ -415,7 +413,8 @@ class Monitor:
 
     def _close(self, samples: Any) -> None:
         """A window is complete."""
-        self.world = max(self.world, world_of())
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.world = max(self.world, torch.distributed.get_world_size())
         self.samples.append(samples)
         self.closed.append(self.open)
         self.open = []

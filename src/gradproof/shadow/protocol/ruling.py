@@ -8,7 +8,7 @@ are made of, events show nothing: the values do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.run_events import Arrival, SeenEvent
+from gradproof.shadow.protocol.run_events import SeenEvent, SeenPass
 from gradproof.shadow.result import RECORDED, Result
 
 NAME = "GA-INV-003"
@@ -45,22 +45,20 @@ UNEVEN = (
     "the windows have {} backward passes, and no data loader ended in a short one: tails, or several passes a "
     "micro-batch, or losses summed before one pass, or a wrong boundary"
 )
-ODD_STEPS = {
+SAID = {
     "changed": "the optimizer's step is changed by a subclass or a hook; what it does is not shown",
     "within": "an optimizer stepped inside of a backward pass: which of its gradients had arrived is not shown",
-}
-OF_STEPS = {"still": "a step moved no weight"}
-CLOSURE = {"inside": "backward passes ran inside of an optimizer's step, which may ask for them several times"}
-OF_PASSES = {"returned": "gradients were returned, not accumulated; the events do not show where they went"}
-OF_EVENTS = {
+    "still": "a step moved no weight",
+    "inside": "backward passes ran inside of an optimizer's step, which may ask for them several times",
+    "returned": "gradients were returned, not accumulated; the events do not show where they went",
     kinds.THREADS: "two threads ran backward passes at the same time; what arrived from which of them is not shown",
     kinds.REWRITTEN: "weights were written outside of the optimizer's step",
     kinds.ABORTED: "a backward pass ended with an exception; what arrived of it is not shown",
+    kinds.SCHEDULE: "the schedule may follow epochs, or be given its position",
+    kinds.ZERO: "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's",
 }
-BEFORE_STEP = {kinds.SCHEDULE: "the schedule may follow epochs, or be given its position"}
-WITHOUT_STEP = {
-    kinds.ZERO: "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-}
+"""By what is known of a step or a pass, or by the kind of an event: why the steps are not decided."""
+UNEXPLAINED = (kinds.THREADS, kinds.REWRITTEN, kinds.ABORTED)
 Reason = tuple[str, Location | None]
 
 
@@ -72,13 +70,13 @@ class SeenWindow:
     twice.
     """
 
-    def __init__(self, number: int, events: list[SeenEvent], following: Arrival | None, monitor: Monitor) -> None:
+    def __init__(self, number: int, events: list[SeenEvent], following: SeenPass | None, monitor: Monitor) -> None:
         self.number, self.events, length = number, events, monitor.epoch_batches
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
         self.before_step = events[: events.index(self.steps[0])] if self.steps else events
-        self.seen: list[Arrival] = [event.about.arrival for event in self.passes]
-        self.count, self.last = len(self.passes), self.seen[-1] if self.seen else Arrival(None, False, 0, 0)
+        self.seen: list[SeenPass] = [event.about for event in self.passes]
+        self.count, self.last = len(self.passes), self.seen[-1] if self.seen else SeenPass()
         self.forwards = [one.forwards for one in self.seen]
         self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
         done = self.last.trained and (following is None or following.iteration is not self.last.iteration)
@@ -101,7 +99,7 @@ class StepRuling:
     def __init__(self, monitor: Monitor, given: int | None, left: bool) -> None:
         self.monitor, self.given, self.left = monitor, given, left
         seen = monitor.run.seen.items()
-        first = {n: e.about.arrival for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
+        first = {n: e.about for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
         self.all = [
             SeenWindow(n, own, first.get(n + 1), monitor) for n, own in sorted(seen) if n in monitor.run.recorded
         ]
@@ -124,7 +122,7 @@ class StepRuling:
         """Whether something was seen by which gradients may be zeroed, or clipped, for another reason."""
         other = any(event.about.foreign for event in self.steps)
         other |= any(event.about.returned or event.about.hooked for event in self.passes)
-        return self.apart or other or next(self.odd(), next(of_kinds(self.events, OF_EVENTS), None)) is not None
+        return self.apart or other or next(self.odd(), next(said(self.events, *UNEXPLAINED), None)) is not None
 
     def result(self) -> Result:
         """GA-INV-003."""
@@ -176,20 +174,19 @@ class StepRuling:
         epoch of one micro-batch has nothing to accumulate. A micro-batch is then one forward pass.
         """
         mine, near = self.windows[i], {window.number: window for window in self.windows}
-        if mine.read(near.get(mine.number - 1)) >= self.n:
+        before, after = near.get(mine.number - 1), near.get(mine.number + 1)
+        if mine.read(before) >= self.n:
             return False
-        for one, other in ((near.get(mine.number - 1), mine), (mine, near.get(mine.number + 1))):
-            if one is None or other is None:
+        for one, other in ((before, mine), (mine, after)):
+            if one is None or other is None or any(w.count >= self.n or w.ended or not w.simple for w in (one, other)):
                 continue
-            short = all(w.count < self.n and not w.ended and w.simple for w in (one, other))
-            follows = batches(one.last, other.seen[0]) > 1 if short else False
-            if short and (follows or one.count == other.count == 1):
+            if batches(one.last, other.seen[0]) > 1 or one.count == other.count == 1:
                 return True
         return False
 
     def _excuse(self, why: str) -> str:
         """Why a broken rule is no violation for certain; empty where it is one."""
-        odd = next(self.odd(), next(flagged(self.passes, CLOSURE), None))
+        odd = next(self.odd(), next(said(self.passes, "inside"), None))
         if self.apart or odd is not None:
             return odd[0] if odd is not None and not self.apart else IN_TURN
         last = self.all[-1].last.iteration
@@ -209,8 +206,8 @@ class StepRuling:
             yield SHARED, None
         if any(len(set(each)) > 1 for each in own.values()):
             yield GREW, self.steps[-1].location
-        yield from (one for one in of_kinds(self.events, OF_EVENTS) if one[0] == OF_EVENTS[kinds.THREADS])
-        yield from flagged(self.steps, ODD_STEPS)
+        yield from said(self.events, kinds.THREADS)
+        yield from said(self.steps, "changed", "within")
 
     def unsure(self) -> Iterator[Reason]:
         """What was seen that leaves the number of steps undecided, and where."""
@@ -232,12 +229,12 @@ class StepRuling:
             steps = Counter(event.about.optimizer for event in w.steps if not event.about.skipped)
             if max(steps.values(), default=0) > 1:
                 yield AGAIN, w.steps[-1].location
-        yield from flagged(self.steps, OF_STEPS)
-        yield from flagged(self.passes, OF_PASSES)
-        yield from of_kinds(self.events, OF_EVENTS)
+        yield from said(self.steps, "still")
+        yield from said(self.passes, "returned")
+        yield from said(self.events, *UNEXPLAINED)
         for w in self.all:
-            yield from of_kinds(w.before_step, BEFORE_STEP)
-            yield from of_kinds(w.events, {} if w.steps else WITHOUT_STEP)
+            yield from said(w.before_step, kinds.SCHEDULE)
+            yield from said(() if w.steps else w.events, kinds.ZERO)
 
     def _counted(self) -> Result:
         """Where nothing broke it: it holds, or the events do not show it."""
@@ -263,14 +260,10 @@ class StepRuling:
         return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
 
 
-def of_kinds(events: list[SeenEvent], words: Mapping[str, str]) -> Iterator[Reason]:
-    """The events of some kinds, with what is said of them."""
-    return ((words[event.kind], event.location) for event in events if event.kind in words)
-
-
-def flagged(events: list[SeenEvent], words: Mapping[str, str]) -> Iterator[Reason]:
-    """The events of which something is known, with what is said of it."""
-    return ((why, event.location) for event in events for name, why in words.items() if getattr(event.about, name))
+def said(events: Iterable[SeenEvent], *names: str) -> Iterator[Reason]:
+    """What is said of the events that are of a kind, or of which something is known."""
+    for event in events:
+        yield from ((SAID[n], event.location) for n in names if event.kind == n or getattr(event.about, n, False))
 
 
 def joined(sets: Any) -> frozenset[int]:
@@ -278,7 +271,7 @@ def joined(sets: Any) -> frozenset[int]:
     return frozenset[int]().union(*sets)
 
 
-def batches(first: Arrival, last: Arrival) -> int:
+def batches(first: SeenPass, last: SeenPass) -> int:
     """How many batches one iteration over a data loader gave from one backward pass to another; 0: not known."""
     known = first.iteration is not None and first.iteration is last.iteration
     return last.read - first.read + 1 if known else 0

@@ -19,18 +19,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
-from gradproof.shadow.protocol.rank_sums import COLLECTIVES, Call, RankSums
 from gradproof.shadow.record.checksums import checksum, same
-from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
+from gradproof.shadow.record.patches import Patches, Replacement as Call, changes_step, leaves_of, params_of, rates
 
-PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE, LEFT = (
-    "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule", "gradient that was there before it",
+COMPARED = PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
+    "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
 )  # fmt: skip
+LEFT = "gradient that was there before it"
 RATE, AVERAGED, REWRITTEN, ABORTED, THREADS = "rate", "averaged", "rewritten", "aborted", "threads"
 """What is kept of recorded windows besides: a learning rate set by hand, an average of the weights, weights that no
 step wrote, a backward pass that raised, and one that began while that of another thread ran."""
@@ -75,57 +74,50 @@ class Iteration:
         return next(iter(self.sizes)) if len(self.sizes) == 1 and self.passes <= self.read else None
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
+@dataclass(slots=True)
+class SeenPass:
+    """A backward pass: the batches that it follows, the forward passes before it, and the weights that it reaches.
 
-    `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
-    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
-    `passes` counts the backward passes of the run until now.
+    `trained` says that it was the pass of the last batch; `read` counts the batches until it began. `forwards` counts
+    the calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    `passes` counts the backward passes of the run until it began.
     `ahead`: it is the last of as many as there were batches, which were read before; so it follows no batch of its own.
     `again`: one of its parts with weights was called more than once, as where a module sums several micro-batches.
+    `hooked`: a weight has a hook. `returned`: gradients were returned. `inside`: of an optimizer's step.
     """
 
-    iteration: Iteration | None
-    trained: bool
-    read: int
-    forwards: int
+    iteration: Iteration | None = None
+    trained: bool = False
+    read: int = 0
+    forwards: int = 0
     passes: int = 0
     ahead: bool = False
     again: bool = False
+    returned: bool = False
+    inside: bool = False
+    reached: frozenset[int] = frozenset()
+    hooked: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SeenEvent:
-    """An event, which is kept where its window is recorded. `about`: what else is known of it."""
+    """An event. `about`: what else is known of it, where its window is recorded."""
 
     kind: str
     location: Location
     about: Any = None
-    kept: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NotJudged:
-    """Windows that have other events than every recorded one, and in what they differ."""
-
-    count: int
-    first: int
-    reason: str
 
 
 class RunEvents:
     """The events of a run. `number`: the present window, counted from 0; `stepped`: whether it was.
 
-    `seen`: the events of the recorded windows, and the first backward pass after each.
+    `seen`: the events of the recorded windows, of the present one, and of the one after each recorded one.
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = self.left = 0
         self.open = self.stepped = False
         self.recorded: set[int] = set()
-        self._acts: list[Act] = []
-        self._until = 0
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
         self.more = 0
@@ -141,12 +133,11 @@ class RunEvents:
         return self.number in self.recorded
 
     def keep(self, kind: str, about: Any = None) -> SeenEvent:
-        """Keep an event of a recorded window."""
-        made = SeenEvent(kind, user_location(), about)
-        if self.open and (self.on or (kind == PASS and self.number - 1 in self.recorded)):
-            own = self.seen.setdefault(self.number, [])
-            made.kept = self.on or not own
-            own += [made] * made.kept
+        """Note an event of the present window; before the first backward pass it belongs to none."""
+        made = SeenEvent(kind, user_location() if self.open else NOWHERE, about)
+        if self.open:
+            self.seen.setdefault(self.number, []).append(made)
+            self.stepped |= kind == STEP
         return made
 
     def begins(self, held: int = 0) -> SeenEvent:
@@ -154,40 +145,41 @@ class RunEvents:
         if self.stepped:
             self._close()
         if not self.open:
-            self._acts = [(LEFT, NOWHERE)] * held
-        self.open = True
-        made = self.keep(PASS)
-        self._acts.append((PASS, made.location))
-        return made
+            self.open, self.left = True, held
+        return self.keep(PASS)
 
-    def event(self, kind: str, about: Any = None) -> None:
-        """Something that happens at a line of the user's; before the first backward pass it belongs to no window."""
-        if self.open:
-            self._acts.append((kind, self.keep(kind, about).location))
-            if kind == STEP:
-                self.stepped, self._until = True, len(self._acts)
+    def wanted(self, event: SeenEvent) -> bool:
+        """Whether an event is of a recorded window, or the first one after it."""
+        return self.on or (self.number - 1 in self.recorded and self.seen[self.number][0] is event)
 
     def _close(self) -> None:
-        after = self._acts[self._until :]
+        acts = [(event.kind, event.location) for event in self.seen[self.number] if event.kind in COMPARED]
+        until = max(at for at, (what, _) in enumerate(acts, 1) if what == STEP)
+        after = acts[until:]
         if sum(what == SCHEDULE for what, _ in after) == 1:  # one that follows epochs, or each step
             after = [act for act in after if act[0] != SCHEDULE]
-        kind = (tuple(self._acts[: self._until]), tuple(after))
-        if self.number in self.recorded:
+        kind = (((LEFT, NOWHERE),) * self.left + tuple(acts[:until]), tuple(after))
+        if self.on:
             self._recorded.add(kind)
+        elif self.number - 1 not in self.recorded:
+            del self.seen[self.number]
         if kind in self._kinds or len(self._kinds) < MOST:
             count, first = self._kinds.get(kind, (0, self.number))
             self._kinds[kind] = (count + 1, first)
         else:
             self.more += 1
-        self.number, self.open, self.stepped, self._acts, self._until = self.number + 1, False, False, [], 0
+        self.number, self.open, self.stepped = self.number + 1, False, False
 
     @property
     def windows(self) -> int:
         """The windows that were stepped."""
         return self.number + self.stepped
 
-    def others(self) -> Iterator[NotJudged]:
-        """The windows that are like no recorded one. What came after the run's last step is not compared."""
+    def others(self) -> Iterator[tuple[int, int, str]]:
+        """The windows that are like no recorded one: how many, the first of them, and in what they differ.
+
+        What came after the run's last step is not compared.
+        """
         last = None
         if self.stepped:
             last = self.number
@@ -196,15 +188,15 @@ class RunEvents:
         for kind, (count, first) in self._kinds.items():
             final = (count, first) == (1, last) and kind[0] in bodies
             if kind not in self._recorded and not final and self._recorded:
-                yield NotJudged(count, first, self._difference(kind))
+                yield count, first, self._difference(kind)
 
     def _difference(self, kind: Kind) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
         own, *others = (Counter(body + after) for body, after in (kind, *self._recorded))
-        known = sorted({passes(one) for one in others})
-        if passes(own) not in known:
-            right = " or ".join(map(str, known))
-            return f"has {passes(own)} backward passes where the recorded ones have {right}"
+        passes, *known = (sum(n for (what, _), n in one.items() if what == PASS) for one in (own, *others))
+        if passes not in known:
+            right = " or ".join(map(str, sorted({*known})))
+            return f"has {passes} backward passes where the recorded ones have {right}"
         every = set[Act]().union(*others)
         for act in (act for act in own if act not in every):
             return f"has {own[act]} x {shown_act(act)}, which no recorded one has"
@@ -219,26 +211,7 @@ def shown_act(act: Act) -> str:
     return what + (f" at {Path(location.file).name}:{location.line}" if location != NOWHERE else "")
 
 
-def passes(events: Counter[Act]) -> int:
-    """The backward passes among some events."""
-    return sum(times for (kind, _), times in events.items() if kind == PASS)
-
-
 # -- Passes and steps of recorded windows.
-
-
-@dataclass(frozen=True, slots=True)
-class SeenPass:
-    """A backward pass: what was known as it began, and the weights that it reaches.
-
-    `hooked`: one of these has a hook. `returned`: gradients were returned. `inside`: of an optimizer's step.
-    """
-
-    arrival: Arrival
-    reached: frozenset[int]
-    hooked: bool
-    returned: bool
-    inside: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,17 +233,16 @@ class SeenStep:
 
 
 class WindowDetails:
-    """Looks at weights and optimizers while a recorded window runs. `leaves`, `reaching`: what the pass reaches.
+    """Looks at weights and optimizers while a recorded window runs. `reaching`: the leaves that the pass reaches.
 
     `optimizers`: the parameters of each that was there in a recorded pass. It may be freed before the run is judged.
     """
 
     def __init__(self, run: RunEvents) -> None:
-        self.run, self.sums = run, RankSums()
+        self.run = run
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
         self.reaching: set[int] = set()
-        self.leaves: list[Tensor] = []
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
@@ -282,13 +254,6 @@ class WindowDetails:
         """Put the patches in place."""
         patches.method(Optimizer, "__init__", self._optimizer)
         patches.method(AveragedModel, "update_parameters", self._averaged)
-        if torch.distributed.is_available():
-            patches.function(torch.distributed.all_reduce, self.sums.reduce)
-            for name in COLLECTIVES:
-                patches.function(getattr(torch.distributed, name), self.sums.collective)
-        for cls in all_subclasses(DistributedDataParallel):
-            patches.method(cls, "__init__", self.sums.made)
-            patches.method(cls, "forward", self.sums.forward)
 
     def _optimizer(self, original: Call, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
@@ -301,14 +266,11 @@ class WindowDetails:
 
     # Backward passes
 
-    def reaches(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+    def reaches(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> list[Tensor]:
         """What a backward pass reaches; one inside another belongs to it."""
-        if self.run.on:
-            self._reach(roots, inputs)
-
-    def _reach(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
-        self.leaves += list(inputs) or leaves_of(roots)
-        self.reaching.update(map(id, self.leaves))
+        leaves = list(inputs) or leaves_of(roots)
+        self.reaching.update(map(id, leaves))
+        return leaves
 
     def _owned(self) -> dict[int, Tensor]:
         return {id(p): p for optimizer in list(self.made) for p in params_of(optimizer)}
@@ -318,31 +280,23 @@ class WindowDetails:
         owned = self._owned()
         return bool(given) and all(isinstance(t, nn.Parameter) or id(t) in owned for t in given)
 
-    def began(
-        self, event: SeenEvent, arrival: Arrival, roots: Iterable[Tensor], inputs: Iterable[Tensor], *flags: bool
-    ) -> None:
-        """A pass has begun. `flags`: whether it returns gradients, and whether it is inside of an optimizer's step."""
-        self.leaves.clear()
+    def began(self, event: SeenEvent, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+        """A pass has begun."""
         self.reaching.clear()
-        self.sums.on = self.run.on
-        if not event.kept:
+        if not self.run.wanted(event):
             return
-        self._reach(roots, inputs)
-        owned = self._owned()
+        leaves, owned = self.reaches(roots, inputs), self._owned()
         self.optimizers |= {frozenset(map(id, params_of(optimizer))) for optimizer in list(self.made)}
-        own = {id(t): t for t in self.leaves if isinstance(t, nn.Parameter) or id(t) in owned}
+        own = {id(t): t for t in leaves if isinstance(t, nn.Parameter) or id(t) in owned}
         if not own:
             return
-        hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in own.values())
-        event.about = SeenPass(arrival, frozenset(own), hooked, *flags)
+        event.about, seen.reached = seen, frozenset(own)
+        seen.hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in own.values())
         if not self.run.on:
             return
         if self._last not in (self.run.number, self.run.number - 1):  # what happened meanwhile is not known
             self._checked.clear()
             self._rates.clear()
-            self.sums.held.clear()
-        if event.about.inside:
-            self.sums.unsummed = self.sums.unsummed or event.location
         first, self._last = self._last != self.run.number, self.run.number
         self._weights |= owned | own
         for key, weight in self._weights.items():
@@ -372,7 +326,6 @@ class WindowDetails:
             self.run.keep(REWRITTEN)
         self.rated(optimizer)
         self._held = held(own)
-        self.sums.applied(own, user_location())
 
     def stepped(self, optimizer: Any, number: int, skipped: bool) -> SeenStep | None:
         """An optimizer has stepped, or a loss scaler has left the step out. What a closure brought is held as well."""

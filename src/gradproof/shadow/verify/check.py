@@ -26,7 +26,7 @@ from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
-from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
+from gradproof.shadow.verify.over_ranks import agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
 from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.tokens import of_two_runs
@@ -79,17 +79,21 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
     start, group = time.perf_counter(), group or Group()
     best = attempted(step, request, Hints(), group)
     for integers in (False, True):
-        reads = group.some(bool(best.ours.facts.reads))
-        if group.every(best.whole) or best.ours.error or (integers and (request.fake or not reads)):
+        reads = any(group.gather(bool(best.ours.facts.reads)))
+        if all(group.gather(best.whole)) or best.ours.error or (integers and (request.fake or not reads)):
             continue
         other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group)
-        best = other if group.total(other.held) > group.total(best.held) else best
+        best = other if sum(group.gather(other.held)) > sum(group.gather(best.held)) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
-    if group.some(bool(said)) and not request.fake and not as_unrecorded(step, run_of(request), best.ours, group):
+    if (
+        any(group.gather(bool(said)))
+        and not request.fake
+        and not as_unrecorded(step, run_of(request), best.ours, group)
+    ):
         reason = "the step hands other gradients to its optimizer when nobody follows it, or when it is called again"
         for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
-    if group.some(bool(best.held) and best.ours.facts.free) and not request.fake:
+    if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
         elsewhere(step, request, best, group)
     made = described(best, subject, request, time.perf_counter() - start)
     if request.certificate:
@@ -166,7 +170,7 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attem
         hints = found
     results = judged(terms, run, ours, full, group.size)
     if group.size > 1:
-        results = over_ranks(step, run, Pair(ours, full, exchange, drawn), hints, results)
+        results = over_ranks(step, run, ours, full, hints, results)
     elif not ours.error:
         equal = next(result for result in results if result.obligation == "GA-EQ-001")
         tokens = of_two_runs(ours, equal)

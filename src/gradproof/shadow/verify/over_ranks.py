@@ -23,7 +23,7 @@ from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.verify.followed import Followed, with_numbers
 from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Numbers, difference, largest, leaves
-from gradproof.shadow.whole.group import Exchange, Group
+from gradproof.shadow.whole.group import Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, ratio
 from gradproof.shadow.whole.values import shared
@@ -38,60 +38,43 @@ HELP = {
 UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The two runs of this rank, what it exchanges with the others, and what it drew."""
-
-    ours: Followed
-    full: Followed
-    exchange: Exchange
-    drawn: dict[int, torch.Tensor]
-
-
 def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
     """The hints of all ranks, joined. What one line draws is apart where the generators of two ranks are."""
     if group.size == 1:
         return hints
     draws = [side.engine.draws for side in (ours, full) if isinstance(side.engine, Real)]
     every = group.gather((hints, draws))
-    seen: dict[tuple[int, str, int], str] = {}
-    apart: set[str] = set()
-    for _, sides in every:
-        for run, side in enumerate(sides):
-            for (site, turn), state in side.items():
-                if seen.setdefault((run, site, turn), state) != state:
-                    apart.add(site)
+    states: dict[tuple[int, str, int], set[str]] = {}
+    for run, side in [(run, side) for _, sides in every for run, side in enumerate(sides)]:
+        for (site, turn), state in side.items():
+            states.setdefault((run, site, turn), set()).add(state)
+    apart = {site for (_, site, _), found in states.items() if len(found) > 1}
+    joined, given = frozenset[str]().union, [one for one, _ in every]
     return replace(
-        hints,
-        by_hand=any(one.by_hand for one, _ in every),
-        common=frozenset[str]().union(*(one.common for one, _ in every)),
-        apart=frozenset(apart).union(*(one.apart for one, _ in every)),
-        fixed=frozenset[str]().union(*(one.fixed for one, _ in every)),
-    )
+        hints, by_hand=any(one.by_hand for one in given), common=joined(*(one.common for one in given)),
+        apart=joined(apart, *(one.apart for one in given)), fixed=joined(*(one.fixed for one in given)),
+    )  # fmt: skip
 
 
-def over_ranks(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints, results: list[Result]) -> list[Result]:
+def over_ranks(
+    step: Callable[[Any], Any], run: Run, ours: Followed, full: Followed, hints: Hints, results: list[Result]
+) -> list[Result]:
     """The results of this rank with what the ranks show together: those of the worst rank, and GA-SYNC-001."""
-    group = pair.exchange.group
-    judge = RankJudge(pair, {result.obligation: result for result in results})
-    if not group.some(bool(pair.ours.error or pair.full.error)):
+    judge = RankJudge(ours, full, {result.obligation: result for result in results})
+    group, engine = judge.group, judge.engine
+    if not any(group.gather(bool(ours.error or full.error))):
         whole = replace(
             run.full_batch(), micro_batch_size=run.effective_batch_size * group.size,
             tail_samples=run.tail * run.micro_batch_size * group.size,
         )  # fmt: skip
         every = judge.exchanged()
         if group.rank == 0:
-            judge.compared(Judge(pair.exchange.terms, run, pair.ours, one_rank(step, whole, pair, hints)), every)
+            given = (step, whole, judge.terms, engine.every, 2, hints)
+            one: Followed = with_numbers(engine.drawn, judge.exchange, *given, alone=True)
+            judge.compared(Judge(judge.terms, run, ours, one), every)
         judge.found[SYNC] = judge.synchronised(every)
         judge.narrow()
     return list(judge.found.values())
-
-
-def one_rank(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints) -> Followed:
-    """The function called on this rank alone, by all samples in one batch."""
-    given = (pair.exchange.terms, pair.ours.engine.every, 2, hints)
-    found: Followed = with_numbers(pair.drawn, pair.exchange, step, run, *given, alone=True)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +93,13 @@ class Steps:
 
 
 class RankJudge:
-    """The obligations of this rank that need the others. `found`: what its own runs decided."""
+    """The obligations of this rank that need the others, by its two runs. `found`: what these decided alone."""
 
-    def __init__(self, pair: Pair, found: dict[str, Result]) -> None:
-        self.pair, self.terms, self.found = pair, pair.exchange.terms, found
-        self.group = pair.exchange.group
-        self.updates = pair.ours.facts.updates
-        self.engine = cast("Real", pair.ours.engine)
+    def __init__(self, ours: Followed, full: Followed, found: dict[str, Result]) -> None:
+        self.ours, self.full, self.found = ours, full, found
+        self.engine = cast("Real", ours.engine)
+        self.exchange, self.group = self.engine.collectives.exchange, self.engine.group
+        self.terms, self.updates = self.engine.terms, ours.facts.updates
 
     def _result(self, name: str, outcome: Outcome, reason: str, location: Location | None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
@@ -131,14 +114,14 @@ class RankJudge:
         names = ([list(step) for step in grads], [list(step) for step in after])
         every = self.group.gather((names, self.engine.numbers, read, self.engine.draws))
         found = []
-        for values, (own_names, *rest) in zip(self.pair.exchange.values("steps", own), every, strict=True):
+        for values, (own_names, *rest) in zip(self.exchange.values("steps", own), every, strict=True):
             parts = iter(value.parts[0] for value in values)
             steps = [[{name: next(parts) for name in step} for step in kind] for kind in own_names]
             found.append(Steps(steps[0], steps[1], *rest))
         return found
 
     def _read(self, at: int) -> set[int | str]:
-        of_window = (root for window, root in self.pair.ours.facts.roots if window == at)
+        of_window = (root for window, root in self.ours.facts.roots if window == at)
         roots = {self.terms.bare(term)[0] for root in of_window for term in root}
         rows = {self._rows(term) for term in roots} - {""}
         return {self.terms.owners[term] for term in roots if self.terms.owners[term] >= 0} | rows
@@ -157,35 +140,26 @@ class RankJudge:
         location = self.updates[-1].location if self.updates else NOWHERE
         if len({len(one.gradients) for one in every}) > 1 or not self.updates:
             return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", location)
+        weights = [(*one.numbers.weights, one.numbers.last) for one in (mine, first)]
+        part = [name for pair in zip(*weights, strict=False) for name in unlike(*pair)]
+        how, parted = ("not", Outcome.REFUTED) if part else ("not shown to be", Outcome.UNKNOWN)
         for at, update in enumerate(self.updates):
-            apart = self._apart(at, first, mine) if rank else self._lacking(at, every)
-            if apart is not None:
-                return apart
-            if first.after[at] != mine.after[at]:
-                shown = unlike(mine.numbers.after[at], first.numbers.after[at])
-                how = "not" if shown else "not shown to be"
-                reason = f"after window {at + 1} the parameters of rank {rank} are {how} those of rank 0"
-                return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.location)
-        for name in unlike(mine.numbers.last, first.numbers.last):
-            reason = f"at the end {name} of rank {rank} is not that of rank 0"
+            lacking = None if rank else self._lacking(at, every)
+            if lacking is not None:
+                return lacking
+            for what, own, other in (
+                ("gradient", mine.gradients[at], first.gradients[at]),
+                ("parameter", mine.after[at], first.after[at]),
+            ):
+                name = next((name for name, value in own.items() if other.get(name) != value), None)
+                if name is not None:
+                    reason = f"window {at + 1}: the {what} {name} of rank {rank} is {how} that of rank 0"
+                    return self._result(SYNC, parted, reason, update.location)
+        if part:
+            reason = f"at the end {part[0]} of rank {rank} is not that of rank 0"
             return self._result(SYNC, Outcome.REFUTED, reason, location)
         reason = f"{len(self.updates)} steps, each by one gradient of all {self.group.size} ranks"
         return self._result(SYNC, Outcome.HOLDS, reason, None)
-
-    def _apart(self, at: int, first: Steps, mine: Steps) -> Result | None:
-        """A gradient of this rank that is not that of the first."""
-        name = next((n for n, value in mine.gradients[at].items() if first.gradients[at].get(n) != value), None)
-        if name is None:
-            return None
-        one, two, outcome = mine.numbers, first.numbers, Outcome.UNKNOWN
-        reason = f"the gradient of {name} in window {at + 1} was not shown to be that of rank 0"
-        if name in unlike(one.gradients[at], two.gradients[at]):
-            reason = "the ranks step by gradients of their own, and have the same parameters at the next step"
-            weights = [*zip(one.weights, two.weights, strict=False), (one.last, two.last)]
-            if any(unlike(*pair) for pair in weights):
-                outcome, rank = Outcome.REFUTED, self.group.rank
-                reason = f"rank {rank} steps by another gradient of {name} than rank 0 in window {at + 1}"
-        return self._result(SYNC, outcome, reason, self.updates[at].location)
 
     def _lacking(self, at: int, every: list[Steps]) -> Result | None:
         """Samples of another rank that no gradient of a step is made of."""
@@ -203,8 +177,8 @@ class RankJudge:
 
         `whole`: judges this rank's run beside that of the one process.
         """
-        equal, data, apart = self.found[EQ], self.found[DATA], self._unequal(whole)
-        twice = None if apart is None else self._read_twice(every)
+        equal, data, weighed = self.found[EQ], self.found[DATA], self._weighed(whole)
+        twice = self._read_twice(every) if whole.unequal is not None or weighed is not None else None
         if twice is not None:
             at, ranks = twice
             line = self.engine.events.first
@@ -216,53 +190,49 @@ class RankJudge:
         elif data.outcome is Outcome.HOLDS and self._read_elsewhere(every):
             reason = "a rank reads samples that another rank reads in another window"
             self.found[DATA] = self._result(DATA, Outcome.UNKNOWN, reason, self._line(0))
-        if twice is None and apart is not None:
-            self.found[EQ] = self._weighed(whole, *apart)
+        if twice is None and weighed is not None:
+            refuted = weighed.outcome is Outcome.REFUTED and equal.outcome not in (Outcome.REFUTED, Outcome.OUTSIDE)
+            self.found[EQ] = weighed if refuted or equal.outcome is Outcome.HOLDS else equal
         if self.found[EQ].outcome is Outcome.HOLDS and not whole.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, reason, self._line(0))
         self._reported(whole.full)
 
-    def _weighed(self, whole: Judge, at: int, name: str, factor: str | None) -> Result:
-        """The result of a gradient that is not that of one process."""
-        equal, what = self.found[EQ], f"the gradient of {name} in window {at + 1}"
-        if factor is None and equal.outcome is Outcome.HOLDS:
-            return self._by_form(equal, whole)
-        if factor and equal.outcome not in (Outcome.REFUTED, Outcome.OUTSIDE):
-            reason = f"{what} is {factor} that of one process with all samples"
-            return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
-        if factor == "" and equal.outcome is Outcome.HOLDS:
-            reason = f"{what} was not shown to be that of one process"
-            return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
-        return equal
+    def _weighed(self, whole: Judge) -> Result | None:
+        """A gradient that is not that of one process with all samples; None where each of them is.
 
-    def _unequal(self, whole: Judge) -> tuple[int, str, str | None] | None:
-        """The first gradient that is not that of one rank with all samples.
-
-        With it: how many times that it is, in words; nothing where no number shows it, None where the samples differ.
+        Where that process reads other samples than the ranks, gradients are compared without the names of their data
+        and draws: two of one form are the same function of as many samples.
         """
-        if _unseen(whole):
-            return 0, "", None
-        if whole.unequal is None:
-            return None
-        at, name = whole.unequal
-        steps = (whole.updates[at], whole.theirs[at])
-        if whole.samples[at] != self.terms.summed(steps[1].values()):
-            return at, name, None
-        by = ratio(*(step.value(name) or {} for step in steps))
-        if by is None:
-            found = difference(whole.mine, whole.other, at)
-            if found is None or not leaves(self.terms, steps[0]) <= leaves(self.terms, steps[1]):
-                return at, name, ""
-            by = found.factor()
-        return at, name, "another than" if by is None else f"{by} times"
+        if whole.full.error or whole.full.facts.lost or not whole.paired:
+            return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
+        counted = self.ours.facts.reads or self.engine.laws.integers
+        for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
+            same = whole.samples[at] == self.terms.summed(other.values())
+            for name in [*update.gradients, *(other.gradients.keys() - update.gradients.keys())]:
+                mine, full = update.value(name) or {}, other.value(name) or {}
+                forms = [self._forms(mine), self._forms(full)]
+                if (mine == full) if same else (forms[0] == forms[1]):
+                    continue
+                what = f"the gradient of {name} in window {at + 1}"
+                by, bare = ratio(mine, full), [Counter(form for form, _ in side.elements()) for side in forms]
+                apart = difference(whole.mine, whole.other, at)
+                if same and by is not None:
+                    reason = f"{what} is {by} times that of one process with all samples"
+                elif same and apart is not None and leaves(self.terms, update) <= leaves(self.terms, other):
+                    reason = f"{what} is not that of one process with all samples"
+                elif not same and bare[0] == bare[1] and not counted:
+                    ours, theirs = (", ".join(map(str, sorted({by for _, by in side})[:4])) for side in forms)
+                    reason = f"{what} weighs its samples by {ours}, one process with as many by {theirs}"
+                else:
+                    reason = f"{what} was not shown to be that of one process with as many samples"
+                    return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
+                return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
+        return None
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""
-        passes = self.engine.events.of(at, "backward")
-        if not passes:
-            return self.updates[at].location
-        return passes[-1].location if passes[-1].root is NOWHERE else passes[-1].root
+        return self.engine.events.last_root(at) or self.updates[at].location
 
     def _read_twice(self, every: list[Steps]) -> tuple[int, tuple[int, int]] | None:
         """A window in which two ranks read one sample, and the ranks."""
@@ -285,14 +255,14 @@ class RankJudge:
 
     def _reported(self, one: Followed) -> None:
         """Losses of all ranks are those of one process; a rank's own is its mean, or its part of the sum."""
-        loss, ours, theirs = self.found[LOSS], self.pair.full.returned, one.returned
+        loss, ours, theirs = self.found[LOSS], self.full.returned, one.returned
         if loss.outcome is not Outcome.HOLDS or not ours or len(ours) != len(theirs):
             return
         for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             parts, whole = self._forms(mine), self._forms(other)
             common = {form for form, _ in parts} & {form for form, _ in whole}
             own, all_ = ({by for form, by in side if form in common} for side in (parts, whole))
-            roots = [term for window, root in self.pair.full.facts.roots if window == at for term in root]
+            roots = [term for window, root in self.full.facts.roots if window == at for term in root]
             shared_ = self.terms.samples(mine) > self.terms.samples(roots)
             ratios = {a / b for a in own for b in all_} or {Fraction(0)}
             allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}
@@ -300,30 +270,6 @@ class RankJudge:
                 reason = f"returned loss {at + 1} was not shown to be that of one process with as many samples"
                 self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.location)
                 return
-
-    def _by_form(self, equal: Result, whole: Judge) -> Result:
-        """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
-
-        Two gradients of one form are the same function of as many samples. One with other coefficients weighs them
-        otherwise.
-        """
-        if _unseen(whole):
-            return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
-        counted = self.pair.ours.facts.reads or self.engine.laws.integers
-        for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
-            for name, gradient in update.gradients.items():
-                mine, full = self._forms(gradient.value), self._forms(other.value(name) or {})
-                if mine == full:
-                    continue
-                window = f"the gradient of {name} in window {at + 1}"
-                forms = [Counter(form for form, _ in side.elements()) for side in (mine, full)]
-                if counted or forms[0] != forms[1]:
-                    reason = f"{window} was not shown to be that of one process with as many samples"
-                    return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
-                ours, theirs = (", ".join(map(str, sorted({by for _, by in side})[:4])) for side in (mine, full))
-                reason = f"{window} weighs its samples by {ours}, one process with as many by {theirs}"
-                return self._result(EQ, Outcome.REFUTED, reason, self._line(at))
-        return equal
 
     def _forms(self, value: Combination) -> Counter[tuple[str, Fraction]]:
         return Counter((self.terms.order(term)[0], by) for term, by in value.items())
@@ -343,8 +289,3 @@ def unlike(mine: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) 
     both = [(name, held, other[name]) for name, held in mine.items() if name in other]
     pairs = [(name, one, two) for name, one, two in both if one.shape == two.shape]
     return [name for name, one, two in pairs if largest([one - two]) > CLOSE * largest([one, two])]
-
-
-def _unseen(whole: Judge) -> bool:
-    """Whether one process alone makes other steps, or was not followed."""
-    return bool(whole.full.error or whole.full.facts.lost) or not whole.paired

@@ -159,15 +159,12 @@ class Refuter(Judge):
         cause = self._cause()
         if cause is not None and cause.location not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
             return cause.location
-        events = self.events.of(at)
-        writes = [e for e in events if e.kind == WRITE and not self._clips(e) and e.operator != UNSCALED]
-        hooks, passes = ([event for event in events if event.kind == kind] for kind in (HOOK, BACKWARD))
-        if writes or hooks:
-            return (writes or hooks)[-1].location
-        if not passes:
-            return self.updates[at].location
-        last = passes[-1]
-        return last.location if last.root is NOWHERE or self._one_pass() or cause is not None else last.root
+        writes = [e for e in self.events.of(at, WRITE) if not self._clips(e) and e.operator != UNSCALED]
+        writes = writes or self.events.of(at, HOOK)
+        if writes:
+            return writes[-1].location
+        root = not self._one_pass() and cause is None
+        return self.events.last_root(at, root) or self.updates[at].location
 
     def _cause(self) -> Result | None:
         """What is refuted and explains a gradient that differs."""
@@ -299,43 +296,30 @@ class Refuter(Judge):
             yield self._refuted(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
 
     def undone(self) -> Refutations:
-        """What a step gave is put back before it is used; or no step moves anything.
-
-        Where some steps move something, the optimizer may accumulate by itself.
-        """
-        location, mine = self.unmoved(), self.mine
-        if location is None:
-            return
-        at = next(i for i, update in enumerate(self.updates) if update.location == location)
-        if not self._moves(at):
-            if any(mine.rates[at]) and not any(map(self._moves, range(len(mine.after)))):
-                yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
-            return
+        """What a step gave is put back before it is used."""
+        location, weights = self.unmoved(), self.mine.weights
+        at = next((i for i, update in enumerate(self.updates) if update.location == location), len(weights))
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
-        before, following = mine.weights[at], mine.weights[at + 1] if at + 1 < len(mine.weights) else {}
+        before, following = (weights[i] if i < len(weights) else {} for i in (at, at + 1))
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
-        if writes and back:
+        if location is not None and writes and back:
             reason = f"the parameters of step {at + 1} are put back before they are used"
             yield self._refuted(STEPS, reason, writes[-1])
-
-    def _moves(self, at: int) -> bool:
-        """Whether a step changes a parameter."""
-        before, after = self.mine.weights[at], self.mine.after[at]
-        return any(not torch.equal(before[name], after[name]) for name in before)
 
     def updated(self) -> Refutations:
         """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
         if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.idle():
             return
-        for at, update in enumerate(self.updates):
-            sides = [(run.gradients, run.weights, run.after) for run in (self.mine, self.other)]
-            if any(at >= len(part) for side in sides for part in side) or self.mine.rates[at] != self.other.rates[at]:
-                return
-            (mine, before, after), (other, theirs, then) = ([part[at] for part in side] for side in sides)
+        mine, full = (
+            zip(run.gradients, run.weights, run.after, run.rates, strict=False) for run in (self.mine, self.other)
+        )
+        for at, (update, own, other) in enumerate(zip(self.updates, mine, full, strict=False)):
+            (gradients, before, after, rates), (theirs, held, then, others) = own, other
             drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
-            if drawn or not all(name in other and shaped(mine[name], other[name], CLOSE) for name in mine):
+            same = all(name in theirs and shaped(gradients[name], theirs[name], CLOSE) for name in gradients)
+            if rates != others or drawn or not same:
                 return
-            moves = [(after[name] - before[name], then[name] - theirs[name], name) for name in mine]
+            moves = [(after[name] - before[name], then[name] - held[name], name) for name in gradients]
             if any(not shaped(self.mine.heard(n, a), self.mine.heard(n, b), MOVED) for a, b, n in moves):
                 reason = f"step {at + 1} moves the parameters otherwise than the full batch's, with the same gradients"
                 yield self._refuted(STEPS, reason, update.location, "keep the optimizer's state from step to step")

@@ -13,22 +13,24 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from gradproof.shadow.locations import initialising
+from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.ranks import free_port
-from gradproof.shadow.whole.memory import Region
-from gradproof.shadow.whole.terms import Combination, Shape, Terms, plus, times
+from gradproof.shadow.whole.terms import Shape, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
+    from gradproof.shadow.whole.recorded import Recorded
 
 POLL, SETTLES = 0.0005, 0.05
 """Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
@@ -125,29 +127,11 @@ class Group:
         own = [f"{one} (on rank {rank})" for rank, one in enumerate(errors) if one and UNHEARD not in one]
         return (own or [one.replace(UNHEARD, "") for one in errors if one] or [""])[0]
 
-    def some(self, flag: bool) -> bool:
-        """Whether it is so on some rank."""
-        return any(self.gather(flag))
 
-    def every(self, flag: bool) -> bool:
-        """Whether it is so on every rank."""
-        return all(self.gather(flag))
-
-    def total(self, number: int) -> int:
-        """The sum over the ranks."""
-        return sum(self.gather(number))
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """Values, with the terms that the receiver has not been sent yet: number, operator, attributes, kids, shape, owner.
-
-    `what`: the operator that sends them; every member of a group has to send the same.
-    """
-
-    what: Any
-    terms: list[tuple[int, str, tuple[Any, ...], tuple[int, ...], Shape | None, int]]
-    values: Sequence[Value]
+Row = tuple[int, str, tuple[Any, ...], tuple[int, ...], Shape | None, int]
+"""A term that is sent: number, operator, attributes, kids, shape, owner."""
+Parcel = tuple[Any, list[Row], Sequence[Value]]
+"""What sends values, which has to be the same on every member; the terms that were not sent before; the values."""
 
 
 class Exchange:
@@ -164,7 +148,7 @@ class Exchange:
         if ranks == (self.group.rank,):
             return [list(own)]
         parcels = self.group.gather(self._packed(what, own, ranks), ranks)
-        other = next((parcel.what for parcel in parcels if parcel.what != what), None)
+        other = next((sent for sent, _, _ in parcels if sent != what), None)
         if other is not None:
             raise Ended(f"one rank calls {what[0]} and another {other[0]}, or tensors of other shapes")
         return [
@@ -186,25 +170,24 @@ class Exchange:
             (t, terms.operators[t], terms.attributes[t], terms.kids[t], terms.shapes[t], terms.owners[t])
             for t in sorted(new)
         ]
-        return Parcel(what, rows, own)
+        return what, rows, own
 
     def _unpacked(self, rank: int, parcel: Parcel) -> list[Value]:
         known = self.known.setdefault(rank, {self.terms.one: self.terms.one})
-        for number, operator, attributes, kids, shape, owner in parcel.terms:
+        _, rows, values = parcel
+        for number, operator, attributes, kids, shape, owner in rows:
             own = tuple(known[kid] for kid in kids)
             known[number] = self.terms.make(operator, attributes, own, shape, owner)
         return [
-            value.holding([{known[term]: by for term, by in part.items()} for part in value.parts])
-            for value in parcel.values
+            value.holding([{known[term]: by for term, by in part.items()} for part in value.parts]) for value in values
         ]
 
 
 # -- Collectives of torch.distributed, as operators: what each writes, by what all members of its group have.
 
-APIECE = ("allreduce_", "allreduce_coalesced_", "broadcast_")
-"""Collectives that treat each element apart: a flat buffer of several gradients is taken piece by piece."""
-Results = Iterable[tuple[torch.Tensor, Value]]
-Rule = Callable[["Collectives", Any, list[int], list[list[Value]]], Results]
+REDUCTIONS = {"allreduce_": 2, "allreduce_coalesced_": 2, "reduce_": 2, "all_reduce": 1}
+"""Collectives that reduce, each with the place of the reduction among its arguments."""
+FOLLOWED = (*REDUCTIONS, "broadcast_", "allgather_")
 
 
 class Collectives:
@@ -215,132 +198,109 @@ class Collectives:
         self.algebra, self.terms = engine.laws, engine.terms
 
     def settle(self, name: str, args: Any) -> Callable[[Any], None]:
-        """Exchange what a collective is given; the function that writes its results, when it has run."""
+        """Exchange what a collective is given; the function that puts its results in place, when it has run.
+
+        One of c10d writes its first argument; a functional one gives its result.
+        """
         if name in ("barrier", "monitored_barrier_"):
             return lambda _: None
-        if name in ("wait_tensor", "_wrap_tensor_autograd", "all_reduce"):
-            return self._functional(name, args)
-        rule = RULES.get(name)
-        group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
-        if rule is None or group is None:
+        if name in ("wait_tensor", "_wrap_tensor_autograd"):
+            made = [self.engine.value(args[0])]
+        elif name in FOLLOWED:
+            made = self._made(name, args)
+        else:
             self.engine.lose(f"torch.distributed: {name.strip('_')} is not followed")
             return lambda _: None
-        members = torch.distributed.get_process_group_ranks(torch.distributed.ProcessGroup.unbox(group))
-        sends, makes = rule
-        given = sends(args)
-        if name in APIECE and all(self._pieces(t) for t in given):
-            return self._apiece(name, args, members, [piece for t in given for piece in self._pieces(t)])
-        found = self._exchanged(name, given, members)
 
-        def write(_: Any) -> None:
-            for tensor, value in makes(self, args, members, found):
+        def put(out: Any) -> None:
+            for tensor, value in zip(tensors_in(args[0] if name.endswith("_") else out), made, strict=True):
                 self.engine.put(tensor, value)
 
-        return write
+        return put
 
-    def _exchanged(self, name: str, given: Sequence[torch.Tensor], members: Sequence[int]) -> list[list[Value]]:
-        what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
-        return self.exchange.values(what, [self.engine.value(t) for t in given], members)
+    def _made(self, name: str, args: Any) -> list[Value]:
+        """The values of a collective's results, by what all members of its group have."""
+        given = tensors_in(args[1] if name == "allgather_" else args[0])
+        own, members = [self.engine.value(t) for t in given], members_of(args)
+        found = self.exchange.values((name, [(tuple(t.shape), str(t.dtype)) for t in given]), own, members)
+        if name == "broadcast_":
+            return found[int(args[2])]
+        each = list(zip(*found, strict=True))
+        if name == "allgather_":
+            return [value for values in each for value in values]
+        if name == "reduce_" and members[int(args[3])] != self.exchange.group.rank:
+            return own
+        op = args[REDUCTIONS[name]]
+        return [self._reduced(values, tuple(t.shape), op) for values, t in zip(each, given, strict=True)]
 
-    def _functional(self, name: str, args: Any) -> Callable[[Any], None]:
-        """A collective that writes nothing, and gives its result."""
-        given = args[0]
-        value = self.engine.value(given)
-        if name == "all_reduce":
-            group = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
-            found = self._exchanged(name, [given], torch.distributed.get_process_group_ranks(group))
-            value = self.reduced([values[0] for values in found], tuple(given.shape), args[1])
-        return lambda out: self.engine.put(out, value)
-
-    def _pieces(self, tensor: torch.Tensor) -> list[Region]:
-        """The regions of a flat buffer that is as large as its storage and was filled piece by piece; else nothing."""
-        held = self.engine.memory.of(tensor)
-        sizes = [region.stop - region.start for region in held.regions]
-        whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
-        return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
-
-    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], None]:
-        """A collective on each piece of flat buffers, which are then filled with the results."""
-        what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
-        found = self.exchange.values(what, [piece.value for piece in pieces], members)
-
-        def fill(_: Any) -> None:
-            for at, piece in enumerate(pieces):
-                values = [each[at] for each in found]
-                summed = name.startswith("allreduce")
-                piece.value = self.reduced(values, piece.shape, args[2]) if summed else values[int(args[2])]
-            for tensor in args[0]:
-                self.engine.memory.of(tensor).views.clear()
-
-        return fill
-
-    def whole(self, value: Value, shape: Shape) -> Combination:
-        """A value as one combination of a tensor's shape."""
-        return self.algebra.fitted(self.algebra.whole(value, shape), shape)
-
-    def reduced(self, values: Sequence[Value], shape: Shape, op: Any) -> Value:
+    def _reduced(self, values: Sequence[Value], shape: Shape, op: Any) -> Value:
         """What a reduction makes of the values of all members. Only sums and means are more than a function of them."""
-        kind = {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
+        kind = reduction(op)
+        first = values[0]
+        if kind in (SUM, MEAN) and not first.shared and all(value.layout == first.layout for value in values):
+            every = [value.parts for value in values]
+        else:
+            every = [(self.algebra.fitted(self.algebra.whole(value, shape), shape),) for value in values]
+            first = shared(every[0][0])
         if kind not in (SUM, MEAN):
-            kids = tuple(self.terms.named(self.whole(value, shape), shape) for value in values)
+            kids = tuple(self.terms.named(whole, shape) for (whole,) in every)
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
-        first = values[0]
-        if not first.shared and all(value.layout == first.layout for value in values):
-            parts = zip(*(value.parts for value in values), strict=True)
-            return first.holding([times(reduce(plus, part), by) for part in parts])
-        return shared(times(reduce(plus, [self.whole(value, shape) for value in values]), by))
-
-    def joined(self, values: Sequence[Value], tensor: torch.Tensor, piece: torch.Tensor) -> Value:
-        """The values of all members one after the other, or beside each other along a new axis."""
-        shape, small = tuple(tensor.shape), tuple(piece.shape)
-        wholes = [self.whole(value, small) for value in values]
-        if shape[1:] != small[1:]:
-            small = (1, *small)
-        return shared(self.algebra.laid(wholes, [small] * len(wholes), 0, shape))
+        return first.holding([times(reduce(plus, part), by) for part in zip(*every, strict=True)])
 
 
-def _all_reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    return [(t, run.reduced([values[at] for values in found], tuple(t.shape), args[2])) for at, t in enumerate(args[0])]
+def members_of(args: Any) -> list[int]:
+    """The ranks of the group of a collective."""
+    group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
+    if group is None:
+        found = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
+    else:
+        found = torch.distributed.ProcessGroup.unbox(group)
+    return list(torch.distributed.get_process_group_ranks(found))
 
 
-def _reduce(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    return _all_reduce(run, args, members, found) if members[int(args[3])] == run.exchange.group.rank else []
+def reduction(op: Any) -> Any:
+    """The kind of a reduction, by its number or its name."""
+    return {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
 
 
-def _broadcast(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    return zip(args[0], found[int(args[2])], strict=True)
+class Sums:
+    """What a run that is watched exchanges with other ranks. `made`: the terms that are sums over all ranks.
+
+    `by_hand`, `by_hook`: the script exchanges tensors itself, or a communication hook of it does. `replicas`: the
+    parameters of each DistributedDataParallel that ran before an optimizer step, by the number of the step.
+    """
+
+    def __init__(self, engine: Recorded) -> None:
+        self.engine = engine
+        self.made: set[int] = set()
+        self.by_hand = self.by_hook = False
+        self.replicas: dict[int, set[str]] = {}
+
+    def forward(self, module: Any) -> None:
+        """A module is called, with gradients."""
+        if isinstance(module, DistributedDataParallel) and module.process_group.size() > 1:
+            own = self.replicas.setdefault(len(self.engine.facts.updates), set())
+            own.update(map(self.engine.name, module._module_parameters))
+            self.by_hook |= bool(module._comm_hooks)
+
+    def ran(self, spec: Spec, args: Any, kwargs: Any) -> None:
+        """An operator has run. A collective that is not waited for at once makes no sum that a step may apply.
+
+        What a communication hook does when a sum is there, no operator shows.
+        """
+        if not spec.base.startswith("c10d."):
+            return
+        given, inside = tensors_in(args[0]), bool(self.engine.inside)
+        waited = inside or spec.named("async_op", args, kwargs) is False
+        if waited and not self.by_hook and sums_all(spec.short, args):
+            self.made.update(term for t in given for part in self.engine.value(t).parts for term in part)
+        by_torch = inside or self.engine.depth or initialising()
+        self.by_hand |= not by_torch and any(t.numel() > 1 for t in given)
 
 
-def _all_gather(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    return [(t, values[at]) for at, outs in enumerate(args[0]) for t, values in zip(outs, found, strict=True)]
-
-
-def _all_gather_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    return [(args[0], run.joined([values[0] for values in found], args[0], args[1]))]
-
-
-def _reduce_scatter(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    own, count = members.index(run.exchange.group.rank), len(members)
-    parts = [[values[at * count + own] for values in found] for at in range(len(args[0]))]
-    return [(t, run.reduced(part, tuple(t.shape), args[3])) for t, part in zip(args[0], parts, strict=True)]
-
-
-def _reduce_scatter_base(run: Collectives, args: Any, members: list[int], found: list[list[Value]]) -> Results:
-    own = members.index(run.exchange.group.rank)
-    shape, rows = tuple(args[1].shape), args[0].shape[0]
-    total = run.whole(run.reduced([values[0] for values in found], shape, args[3]), shape)
-    return [(args[0], run.algebra.cut(shared(total), shape, 0, own * rows, rows))]
-
-
-RULES: dict[str, tuple[Callable[[Any], list[torch.Tensor]], Rule]] = {
-    "allreduce_": (lambda args: args[0], _all_reduce),
-    "allreduce_coalesced_": (lambda args: args[0], _all_reduce),
-    "broadcast_": (lambda args: args[0], _broadcast),
-    "reduce_": (lambda args: args[0], _reduce),
-    "allgather_": (lambda args: args[1], _all_gather),
-    "_allgather_base_": (lambda args: [args[1]], _all_gather_base),
-    "reduce_scatter_": (lambda args: [t for each in args[1] for t in each], _reduce_scatter),
-    "_reduce_scatter_base_": (lambda args: [args[1]], _reduce_scatter_base),
-}
-"""By operator: the tensors that a rank sends, and which tensors hold what then, made of what all of them sent."""
+def sums_all(name: str, args: Any) -> bool:
+    """Whether a collective makes the sum, or the mean, of a tensor over all ranks."""
+    if not name.startswith("c10d.allreduce") or reduction(args[2]) not in (SUM, MEAN):
+        return False
+    return len(members_of(args)) == torch.distributed.get_world_size()

@@ -37,7 +37,7 @@ AT_FAULT, EACH = "this line is at fault", "each time that it runs in the window"
 HANDED_ON = frozenset({
     "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
     "select", "expand", "lift_fresh", "t", "transpose", "permute", "numpy_T", "contiguous", "slice", "unbind",
-    "c10d.allreduce_", "c10d.broadcast_", "c10d.reduce_", "c10d.allgather_", "c10d._allgather_base_",
+    "c10d.allreduce_", "c10d.broadcast_", "c10d.reduce_", "c10d.allgather_",
 })  # fmt: skip
 """Operators that hand a number on: the line that made it is at fault, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
@@ -60,26 +60,18 @@ class LoopEvent:
     scaled: bool = False
 
 
-@dataclass(slots=True)
-class HeldGradient:
-    """How many micro-batches are in a gradient, and how many of them an optimizer was handed before."""
-
-    old: int = 0
-    new: int = 0
-    clipped: bool = False
-
-    def after(self, event: LoopEvent) -> str:
-        """The state after an event, in words."""
-        if event.kind == BACKWARD:
-            self.new, self.clipped = self.new + 1, False
-        elif event.kind == WRITE:
-            self.clipped |= event.scaled
-        elif event.kind == STEP:
-            self.old, self.new, self.clipped = self.old + self.new, 0, False
-        elif event.kind == ZERO:
-            self.old, self.new, self.clipped = 0, 0, False
-        parts = [f"{self.old} applied"] * bool(self.old) + [str(self.new)] * bool(self.new)
-        return (" + ".join(parts) or NOTHING) + (" clipped" if self.clipped else "")
+def states(events: list[LoopEvent]) -> Iterator[str]:
+    """After each event, how many micro-batches are in a gradient, and how many of them were applied, in words."""
+    old, new, clipped = 0, 0, False
+    for event in events:
+        if event.kind in (BACKWARD, STEP, ZERO):
+            clipped = False
+        if event.kind in (STEP, ZERO):
+            old, new = (old + new, 0) if event.kind == STEP else (0, 0)
+        new += event.kind == BACKWARD
+        clipped |= event.kind == WRITE and event.scaled
+        parts = [f"{old} applied"] * bool(old) + [str(new)] * bool(new)
+        yield (" + ".join(parts) or NOTHING) + (" clipped" if clipped else "")
 
 
 class LoopEvents:
@@ -118,10 +110,10 @@ class LoopEvents:
         for parameter in (one for one in self.engine.kept if one.requires_grad):
             weights = parameter.untyped_storage()
             self._shapes.add(tuple(parameter.shape))
-            self._weights[weights._cdata] = weakly(weights)
+            self._weights[weights._cdata] = (weakly(weights),)
             if parameter.is_leaf and parameter.grad is not None:
                 grad = parameter.grad.untyped_storage()
-                self._gradients[grad._cdata] = weakly(grad)
+                self._gradients[grad._cdata] = (weakly(grad),)
 
     def stepping(self, own: list[torch.Tensor]) -> None:
         """An optimizer is about to apply gradients."""
@@ -146,6 +138,11 @@ class LoopEvents:
         first = next((at for at, event in enumerate(events) if event.kind == BACKWARD), len(events))
         return [event for event in events[:first] if event.kind == WRITE and event.operator not in EMPTIED]
 
+    def last_root(self, window: int, root: bool = True) -> Location | None:
+        """The line that made what the last backward pass of a window began at, or that of the pass itself."""
+        last = next(reversed(self.of(window, BACKWARD)), None)
+        return None if last is None else last.root if root and last.root is not NOWHERE else last.location
+
     def _notable(self) -> list[LoopEvent]:
         """The events but those that concern no gradient; what one line does at once is one event."""
         found: list[LoopEvent] = []
@@ -158,8 +155,8 @@ class LoopEvents:
     def timeline(self, result: Result, window: int) -> dict[str, Any] | None:
         """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
         events = [event for event in self._notable() if event.window <= window]
-        held = HeldGradient()
-        ticks = [Tick(WORDS.get(event.kind, event.kind), held.after(event), shown(event.location)) for event in events]
+        pairs = zip(events, states(events), strict=True)
+        ticks = [Tick(WORDS.get(event.kind, event.kind), state, shown(event.location)) for event, state in pairs]
         if not ticks:
             return None
         here = [
@@ -262,8 +259,7 @@ def shown(location: Location) -> str:
 
 def _among(tensor: torch.Tensor, known: dict[int, Any]) -> bool:
     found = known.get(tensor.untyped_storage()._cdata)
-    weak = found[0] if isinstance(found, tuple) else found
-    return weak is not None and not weak.expired()
+    return found is not None and not found[0].expired()
 
 
 def _emptied(tensor: torch.Tensor) -> bool:
