@@ -14,7 +14,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
-from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
+from gradproof.shadow.verify.tokens import TokenJudge, near
 from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, assumptions, close, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
 from gradproof.shadow.whole.recorded import MICRO, Recorded
@@ -81,12 +81,9 @@ class OneRun:
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        windows = [
-            TokenWindow(window.shown, self._losses(window), [run.roots for run in window.runs], window.factor())
-            for window in self.windows
-            if window.runs and not any(run.seeded or run.returned for run in window.runs)
-        ]
-        return TokenJudge(self.engine.laws, self.number, self._rows).result(windows, equal)
+        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in self.windows}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows)
+        return judge.result(windows, equal, self._losses(self.windows[0]))
 
     def _rows(self, terms: Sequence[int]) -> int:
         """The samples of the micro-batches that some terms are made of."""
@@ -234,7 +231,7 @@ class OneRun:
         for run in window.runs:
             alone = WindowWeights(self.terms, window.step, [run], self.skeletons)
             masses = alone.masses(self.engine, (UNIT, {}))
-            numbers = [self.number(mass) for mass in (masses or {}).values()]
+            numbers = [self.number(mass) for mass in masses.values()]
             if not numbers or any(number is None or not self._share(number, window) for number in numbers):
                 return False
         return True
@@ -435,7 +432,7 @@ class OneRun:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
         if window.summed(self.engine) is not None:
             return True
-        masses = window.masses(self.engine, window.factor()) or {}
+        masses = window.masses(self.engine, window.factor())
         return any(self._share(number, window) for number in map(self.number, masses.values()) if number is not None)
 
     def _partial(self, window: WindowWeights, value: Combination) -> int | None:
