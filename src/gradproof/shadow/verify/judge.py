@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
 )  # fmt: skip
+Ended = tuple[Outcome, str, Location]
 Objections = Iterator[tuple[str, Location]]
 """What keeps something from being proved, each with its line."""
 HELP = "check a small model without --fake, which has numbers"
@@ -40,7 +41,30 @@ FAR = Fraction(1, 1000)
 """How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
 
 
-class Judge:
+class Judging:
+    """Says that something holds unless something speaks against it."""
+
+    terms: Terms
+
+    def _result(
+        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
+    ) -> Result:
+        raise NotImplementedError
+
+    def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
+        return self._result(name, Outcome.UNKNOWN, reason, at, help)
+
+    def _unless(self, name: str, objections: Objections, reason: str) -> Result:
+        for why, line in objections:
+            return self._open(name, why, line)
+        return self._result(name, Outcome.HOLDS, reason)
+
+    def bared(self, value: Combination) -> dict[int, Fraction]:
+        """The summands of a value without their scalars, each with its coefficient."""
+        return {self.terms.bare(term)[0]: by for term, by in value.items()}
+
+
+class Judge(Judging):
     """The obligations of one function, by its two runs, on one of several ranks."""
 
     def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> None:
@@ -104,7 +128,7 @@ class Judge:
 
     def results(self, loss: Callable[[], Result]) -> list[Result]:
         """A result for each obligation but that of ranks. `loss` judges the reported losses."""
-        ended = self._impossible()
+        ended = next(self._impossible(), None)
         if ended is not None:
             help = self._next(ended[0])
             return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name not in WHERE_DUE]
@@ -135,63 +159,50 @@ class Judge:
             return f"train with {', '.join(f'run.{name}' for name in self.ours.unread)}"
         return "ask for --accum-steps 2 or more" if self.run.accum_steps == 1 else self.help
 
-    def _impossible(self) -> tuple[Outcome, str, Location] | None:
+    def _impossible(self) -> Iterator[Ended]:
         """What keeps every obligation undecided."""
-        for run, what in ((self.ours, "the run by micro-batches"), (self.full, "the run by the full batch")):
-            ended = self._ended(run, what)
-            if ended is not None:
-                return ended
+        yield from self._ended(self.ours, "the run by micro-batches")
+        yield from self._ended(self.full, "the run by the full batch")
         if self.ours.unread:
             words = ", ".join(self.ours.unread)
-            return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
+            yield Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
-            return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
+            yield Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
         if alike and self.ours.facts.operators == self.full.facts.operators:
-            return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
+            yield Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.updates:
-            return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
+            yield Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
         for mine, other in zip(self.updates, self.theirs, strict=False):
             if mine.order != other.order:
                 reason = "the optimizer has its parameters in another order in the full batch's run"
-                return Outcome.UNKNOWN, reason, mine.location
-        if not all(self.samples):
-            at = next(i for i, found in enumerate(self.samples) if not found)
-            where = self.updates[at].location
-            if self.idle():
-                return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
-            return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
-        return None
+                yield Outcome.UNKNOWN, reason, mine.location
+        for at, (update, found) in enumerate(zip(self.updates, self.samples, strict=True)):
+            if not found and self.idle():
+                reason = "some steps move no parameter; the optimizer may accumulate by itself"
+                yield Outcome.UNKNOWN, reason, update.location
+            if not found:
+                yield Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", update.location
 
-    def _ended(self, run: Followed, what: str) -> tuple[Outcome, str, Location] | None:
+    def _ended(self, run: Followed, what: str) -> Iterator[Ended]:
         """What keeps a run from being followed to its end."""
         facts = run.facts
         if facts.reads and not self.real:
             location, how = facts.reads[0]
-            return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
+            yield Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
-            return Outcome.OPAQUE, reason, run.raised
+            yield Outcome.OPAQUE, reason, run.raised
         if run.error:
-            return Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
-        if facts.lost:
-            return Outcome.OPAQUE, f"a value was lost: {facts.lost[0][1]}", facts.lost[0][0]
-        return None
+            yield Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
+        for location, lost in facts.lost:
+            yield Outcome.OPAQUE, f"a value was lost: {lost}", location
 
     def _result(
         self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
     ) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else ""
         return Result(name, outcome, reason, at, help, DOMAIN, reach, **more)
-
-    def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
-        return self._result(name, Outcome.UNKNOWN, reason, at, help)
-
-    def _unless(self, name: str, objections: Objections, reason: str) -> Result:
-        """A proof, unless something speaks against it."""
-        for why, line in objections:
-            return self._open(name, why, line)
-        return self._result(name, Outcome.HOLDS, reason)
 
     # GA-EQ-001
 
@@ -436,10 +447,6 @@ class Judge:
                 return self._open(STALE, reason, line)
         held = "no gradient is made of the parameters of an earlier window"
         return self._unless(STALE, self._left_over(), held)
-
-    def bared(self, value: Combination) -> dict[int, Fraction]:
-        """The summands of a value without their scalars, each with its coefficient."""
-        return {self.terms.bare(term)[0]: by for term, by in value.items()}
 
     def _read(self, index: int) -> set[int]:
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
