@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.totals import LossTotals, divided_by_others
+from gradproof.shadow.verify.totals import LossTotals, divided_by_others, roots_of
 from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, Update, difference, narrow_sum
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
@@ -76,6 +76,7 @@ class Judge(Judging):
             engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
         )
         self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
+        self.facts = ours.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
         self.paired = len(self.updates) == len(self.theirs)
         self.sizes = [run.effective_batch_size] * run.windows
@@ -169,7 +170,7 @@ class Judge(Judging):
         if self.run.accum_steps == 1:
             yield Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
-        if alike and self.ours.facts.operators == self.full.facts.operators:
+        if alike and self.facts.operators == self.full.facts.operators:
             yield Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.updates:
             yield Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
@@ -213,14 +214,14 @@ class Judge(Judging):
         at_fault = divided_by_others(self.terms, self.updates) if self.ranks == 1 else None
         if at_fault is not None:
             reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
-            line, help = next(iter(self.ours.facts.lines), None), "divide each window by the count of its own labels"
+            line, help = next(iter(self.facts.lines), None), "divide each window by the count of its own labels"
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
         count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
-        ours, full = self.ours.facts, self.full.facts
+        ours, full = self.facts, self.full.facts
         last = self.updates[-1].location
         for update in self.updates:
             if self.foreign(term for value in update.values() for term in value):
@@ -279,7 +280,7 @@ class Judge(Judging):
             window += ", before it is scaled by a norm,"
         by, example = ratio(left, right), {"quantity": window, "weights": self._weights(left)}
         if by is not None:
-            reason, line = f"{window} is {by} times the full batch's", next(iter(self.ours.facts.lines), location)
+            reason, line = f"{window} is {by} times the full batch's", next(iter(self.facts.lines), location)
             example = {**example, "times_the_full_batch": str(by)}
             help = "divide each loss by the number of micro-batches of its own window"
             return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
@@ -290,7 +291,7 @@ class Judge(Judging):
             return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
         reason = f"{window} was not shown to be the full batch's"
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
-        for what, where in self.ours.facts.coupled.items() if meet else ():
+        for what, where in self.facts.coupled.items() if meet else ():
             reason = f"{reason}: samples meet in {what.split(' at ')[0]}"
             return self._result(EQ, Outcome.OUTSIDE, reason, where, self.help)
         return self._open(EQ, reason, location, self.help)
@@ -321,7 +322,7 @@ class Judge(Judging):
 
     def _other_samples(self) -> Objections:
         """What speaks against samples that are each in one window."""
-        ours = self.ours.facts
+        ours = self.facts
         yield from self._counts()
         if (ours.again | self.full.facts.again) & self.terms.reached(self._summands()):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
@@ -343,22 +344,23 @@ class Judge(Judging):
                 yield f"samples of an earlier window are in the gradients of window {at + 1}", update.location
             earlier |= found
         # each window has as many backward passes as micro-batches, or as many for each of them
-        theirs = [update.passes - self._dataless(self.full, at) for at, update in enumerate(self.theirs)]
         for number, (update, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            full = theirs[number] if number < len(theirs) else 0
-            each = full if self.optimizers > 1 else theirs[-1]
-            fitting = {each * batches} | ({1} if each == 1 else set())
-            if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
-                reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
-                yield reason, update.location
+            mine, full = (self._passes(side, number) for side in (self.ours, self.full))
+            if not full or mine not in {full * batches} | ({1} if full == 1 else set()):
+                yield (
+                    f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch",
+                    update.location,
+                )
 
-    def _dataless(self, run: Followed, at: int) -> int:
-        """The passes before a step that begin with no data, and of which nothing is in its gradients."""
-        values = run.facts.updates[at].values()
-        if any(self.terms.owners[self.terms.bare(term)[0]] < 0 for value in values for term in value):
-            return 0
-        return sum(window == at and not self.terms.samples(root) for window, root in run.facts.roots)
+    def _passes(self, run: Followed, at: int) -> int:
+        """The passes before a step, less those that begin with no data, and of which nothing is in its gradients."""
+        update = run.facts.updates[at] if at < len(run.facts.updates) else None
+        if update is None or any(
+            self.terms.owners[term] < 0 for value in update.values() for term in self.bared(value)
+        ):
+            return 0 if update is None else update.passes
+        return update.passes - sum(not self.terms.samples(root) for root in roots_of(run.facts).get(at, []))
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
@@ -376,7 +378,7 @@ class Judge(Judging):
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
-        ours, full = self.ours.facts, self.full.facts
+        ours, full = self.facts, self.full.facts
         last = self.updates[-1].location
         yield from self._counts()
         if len(self.updates) != self.asked:
@@ -452,8 +454,7 @@ class Judge(Judging):
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
         updates = self.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
-        roots = [root for at, root in self.ours.facts.roots if max(mine, default=-1) < at <= index]
-        return self.terms.summed(roots)
+        return self.terms.summed(root for at, root in self.facts.roots if max(mine, default=-1) < at <= index)
 
     def _left_over(self) -> Objections:
         """What speaks against gradients that begin anew: one was there, or is made of other samples, or of none."""
@@ -480,32 +481,33 @@ class Judge(Judging):
 
     def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        facts, narrow = self.ours.facts, narrow_sum(self.ours.facts)
+        narrow = narrow_sum(self.facts)
         if narrow is not None:
             return self._result(WIDTH, *narrow)
-        if facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
+        return self._unless(WIDTH, self._unseen(equal), "no tensor below fp32 joins two micro-batches")
+
+    def _unseen(self, equal: Result) -> Objections:
+        if self.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
-            return self._open(WIDTH, reason, facts.escaped)
-        if len(facts.updates) != self.asked:
+            yield reason, self.facts.escaped
+        if len(self.updates) != self.asked:
             reason = "an optimizer that steps another number of times may sum by itself, which was not followed"
-            return self._open(WIDTH, reason, facts.updates[-1].location)
-        return self._result(WIDTH, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
+            yield reason, self.updates[-1].location
 
     def clipping(self, equal: Result) -> Result:
         """No norm of a part of a window scales a gradient."""
         if equal.outcome is Outcome.HOLDS:
-            location = self.misscaled() or self.clipped_nothing()
-            if location is not None:
-                reason = "a gradient was scaled by a norm of something else than the gradients of its window"
-                return self._open(CLIP, reason, location)
-            return self._result(CLIP, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
+            line = self.misscaled() or self.clipped_nothing()
+            reason = "a gradient was scaled by a norm of something else than the gradients of its window"
+            held = "each gradient is that of one full batch, clipped once or not"
+            return self._unless(CLIP, iter([] if line is None else [(reason, line)]), held)
         for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
             scalars = {s for value in update.values() for term in value for s in self.terms.bare(term)[1]}
-            for norm in sorted(scalars & self.ours.facts.scaled.keys()):
+            for norm in sorted(scalars & self.facts.scaled.keys()):
                 part = self.terms.samples([norm]) if self.clips(norm) and not self._endless(norm) else set()
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    location = self.ours.facts.scaled.get(norm) or update.location
+                    location = self.facts.scaled.get(norm) or update.location
                     return self._result(CLIP, Outcome.REFUTED, reason, location, "clip once, before the step")
         return self._open(CLIP, "the gradients were not shown to be the full batch's", equal.location)
 
@@ -525,12 +527,11 @@ class Judge(Judging):
 
     def clipped_nothing(self) -> Location | None:
         """A line that scaled a gradient by a norm, of which nothing came to a step."""
-        updates = [u for side in (self.ours, self.full) for u in side.facts.updates]
-        applied = {scalar for update in updates for value in update.values() for scalar in self.terms.common(value)}
-        for side in (self.ours, self.full):
-            for scalar, location in side.facts.scaled.items():
-                if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
-                    return location
+        values = [value for update in (*self.updates, *self.theirs) for value in update.values()]
+        applied = {scalar for value in values for scalar in self.terms.common(value)}
+        for scalar, location in (*self.facts.scaled.items(), *self.full.facts.scaled.items()):
+            if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
+                return location
         return None
 
 
