@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.totals import LossTotals, divided_by_others, roots_of
+from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
 from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, Update, difference, narrow_sum
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, NO_LOSS, RECORDED, Result
-from gradproof.shadow.verify.totals import added
+from gradproof.shadow.verify.losses import added
 from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional
 from gradproof.shadow.whole.terms import Combination, ratio, times
 

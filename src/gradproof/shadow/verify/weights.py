@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from gradproof.shadow.verify.totals import LossPart, counted, loss_parts
+from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -32,7 +32,6 @@ from gradproof.shadow.whole.terms import (
     times,
 )
 
-CLOSE = Fraction(1, 10**6)
 LINEAR: Mapping[str, tuple[int, ...]] = {
     "mul": (0, 1), "div": (0,), "sum": (0,), "where_true": (1,), "where_false": (1,), "reshape": (0,), "permute": (0,),
     "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
@@ -234,11 +233,6 @@ def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
         return True
     plain = all(len(weight) == 1 and terms.one in weight for weight in weights)
     return plain and all(close(weight[terms.one], first[terms.one]) for weight in weights)
-
-
-def close(one: Fraction, other: Fraction) -> bool:
-    """Whether two numbers are equal but for the rounding of numbers that Python computed."""
-    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
 
 
 def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
