@@ -103,11 +103,11 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     """
     own = False
     for at, update in enumerate(updates):
-        values = [value for value in update.values() if value]
-        divisors = [{s for s, by in terms.common(v).items() if by == -1 and counted(terms, s)} for v in values]
-        if not divisors or len(divisors[0]) != 1 or any(found != divisors[0] for found in divisors):
+        powers = terms.common({term: UNIT for value in update.values() for term in value})
+        counts = [scalar for scalar, by in powers.items() if by == -1 and counted(terms, scalar)]
+        if len(counts) != 1:
             return None
-        if terms.samples(divisors[0]) == terms.summed(values):
+        if terms.samples(counts) == terms.summed(update.values()):
             own = True
         elif own:
             return at

@@ -23,7 +23,7 @@ from gradproof.shadow.protocol.run_events import SeenEvent
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
-from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, assumptions, other_lengths
+from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
@@ -198,14 +198,11 @@ class OneRun(Judging):
                 yield self._open(EQ, reason, line)
         for parameter, value in values.items():
             what = f"the gradient of {parameter} in window {window.shown}"
-            try:
-                found = window.weights(value)
-            except Coupled as coupled:
-                yield self._coupled(what, line, coupled.args[0])
-                return
+            for coupled in (bare for bare in self.bared(value) if window.top(bare) == SEVERAL):
+                yield self._coupled(what, line, coupled)
             if any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value):
                 yield self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
-            for each in found.values():
+            for each in window.weights(value).values():
                 if each.keys() != window.samples:
                     some = f"{len(each)} of {len(window.samples)} took one way"
                     yield self._open(EQ, f"{what} is not one function of each sample: {some}", line)

@@ -42,10 +42,6 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 """What a count is, and what may be done to it before it divides."""
 
 
-class Coupled(Exception):
-    """A gradient has a summand of which the samples cannot be distinguished: the term where they meet."""
-
-
 class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window.
 
@@ -70,7 +66,7 @@ class WindowWeights:
         return self.step.window + 1
 
     def weights(self, value: Combination) -> dict[int, dict[int, Combination]]:
-        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms. Raises Coupled.
+        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms.
 
         A constant of the window that not all terms have is a part of the weight, as another entry of a table is.
         """
@@ -78,8 +74,6 @@ class WindowWeights:
         for term, by in value.items():
             bare, powers = self.terms.bare(term)
             unit = self.top(bare)
-            if unit == SEVERAL:
-                raise Coupled(bare)
             if unit == NOBODY:
                 continue
             weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
@@ -98,10 +92,7 @@ class WindowWeights:
 
     def complete(self, value: Combination) -> bool:
         """Whether each sample of the window has one weight, for each skeleton."""
-        try:
-            found = self.weights(value)
-        except Coupled:
-            return False
+        found = self.weights(value)
         return bool(found) and all(
             each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.values()
         )
