@@ -17,7 +17,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
-from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, Update, difference, narrow_sum
+from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, RunFacts, Update, difference
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
 from gradproof.shadow.whole.runs import Real
@@ -45,6 +45,7 @@ class Judging:
     """Says that something holds unless something speaks against it."""
 
     terms: Terms
+    facts: RunFacts
 
     def _result(
         self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
@@ -58,6 +59,15 @@ class Judging:
         for why, line in objections:
             return self._open(name, why, line)
         return self._result(name, Outcome.HOLDS, reason)
+
+    def width(self, objections: Objections) -> Result:
+        """No sum over micro-batches is narrower than fp32."""
+        for location, dtype, sums in sorted(self.facts.narrow, key=lambda one: not one[2]):
+            if sums:
+                reason, help = f"a {dtype} tensor holds a sum over micro-batches", "accumulate in float32"
+                return self._result(WIDTH, Outcome.REFUTED, reason, location, help)
+            return self._open(WIDTH, f"a {dtype} tensor is made of several micro-batches", location)
+        return self._unless(WIDTH, objections, "no tensor below fp32 joins two micro-batches")
 
     def bared(self, value: Combination) -> dict[int, Fraction]:
         """The summands of a value without their scalars, each with its coefficient."""
@@ -140,7 +150,15 @@ class Judge(Judging):
             reason = f"{what}, and its numbers differ by {apart.size:.2g}"
             equal = self._open(EQ, reason, self.updates[at].location)
         reported = self._reported(loss(), equal)
-        return [self.data(equal), equal, reported, self.stale(), self.steps(), self.width(equal), self.clipping(equal)]
+        return [
+            self.data(equal),
+            equal,
+            reported,
+            self.stale(),
+            self.steps(),
+            self.width(self._unseen(equal)),
+            self.clipping(equal),
+        ]
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
@@ -479,14 +497,8 @@ class Judge(Judging):
                     yield f"{what} is not made of the full batch's samples", mine.location
         yield from self._counts()
 
-    def width(self, equal: Result) -> Result:
-        """No sum over micro-batches is narrower than fp32."""
-        narrow = narrow_sum(self.facts)
-        if narrow is not None:
-            return self._result(WIDTH, *narrow)
-        return self._unless(WIDTH, self._unseen(equal), "no tensor below fp32 joins two micro-batches")
-
     def _unseen(self, equal: Result) -> Objections:
+        """What speaks against having seen every sum over micro-batches."""
         if self.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
             yield reason, self.facts.escaped

@@ -24,7 +24,7 @@ from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
-from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
@@ -54,7 +54,8 @@ class OneRun(Judging):
     """The obligations of a script, by one run of it."""
 
     def __init__(self, engine: Recorded, clips: bool, total: int, recorded: Collection[int]) -> None:
-        self.engine, self.terms, self.clips, self.total = engine, engine.terms, clips, total
+        self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
+        self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
         self.totals: set[str] = set()
@@ -77,11 +78,11 @@ class OneRun(Judging):
         ended, equal = self.ended, self.equal
         if ended is not None:
             sure = ended[0] is Outcome.UNKNOWN and any(len(window.runs) > 1 for window in self.windows)
-            judged = [self.stale(), self.width(), self.clipping()] if sure else []
+            judged = [self.stale(), self.width(self._narrow()), self.clipping()] if sure else []
             refuted = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
             return [refuted.get(name) or self._result(name, *ended) for name in (DATA, EQ, STALE, WIDTH, CLIP)]
         assert equal is not None
-        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(self._narrow()), self.clipping()]
         tokens = self.tokens(equal)
         return found if tokens is None else [*found, tokens]
 
@@ -123,7 +124,7 @@ class OneRun(Judging):
 
     def _impossible(self) -> Iterator[Ended]:
         """What keeps every obligation undecided."""
-        for location, what in self.engine.facts.lost:
+        for location, what in self.facts.lost:
             yield Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             yield Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
@@ -150,13 +151,13 @@ class OneRun(Judging):
     def reach(self) -> str:
         """What a result is about."""
         shown = spans([window.step.window for window in self.windows], self.total)
-        reads = len(self.engine.facts.reads)
+        reads = len(self.facts.reads)
         path = f", on the recorded path ({reads} numbers were read)" if reads else ""
         return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
-        facts = self.engine.facts
+        facts = self.facts
         return [
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
@@ -210,7 +211,7 @@ class OneRun(Judging):
                     yield self._weighted(what, window, each)
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
-        where = next(iter(self.engine.facts.coupled.items()), None)
+        where = next(iter(self.facts.coupled.items()), None)
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
         return self._result(EQ, Outcome.OUTSIDE, f"samples of {what} meet in {where[0].split(' at ')[0]}", where[1])
@@ -355,7 +356,7 @@ class OneRun(Judging):
             for name in window.step.begun_with:
                 yield f"{name} had a gradient when window {window.shown} began", window.step.location
         for steps, name in self.engine.later.items():
-            step = self.engine.facts.updates[max(steps - 1, 0)]
+            step = self.facts.updates[max(steps - 1, 0)]
             if name and isinstance(step, RecordedStep):
                 yield f"{name} had a gradient after window {step.window + 1}", step.location
         yield from self._rootless()
@@ -370,14 +371,8 @@ class OneRun(Judging):
                     what = f"a part of the gradient of {parameter} in window {window.shown}"
                     yield f"{what} came by no backward pass of it", window.step.location
 
-    def width(self) -> Result:
-        """No sum over micro-batches is narrower than fp32."""
-        narrow = narrow_sum(self.engine.facts)
-        if narrow is not None:
-            return self._result(WIDTH, *narrow)
-        return self._unless(WIDTH, self._narrow(), "no tensor below fp32 joins two micro-batches")
-
     def _narrow(self) -> Objections:
+        """What speaks against having seen every sum over micro-batches."""
         yield from self._rootless()
         runs = map(self._micro_batches, self.engine.runs)
         if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
@@ -478,7 +473,7 @@ class WithEvents:
 
     def results(self) -> Iterator[Result]:
         """What is wrong; nothing where something unusual was seen."""
-        if self.judge.engine.facts.lost or self.ruling.strange():
+        if self.judge.facts.lost or self.ruling.strange():
             return
         early = any(why == EARLY for why, _ in self.ruling.broken())
         if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
@@ -524,7 +519,7 @@ class WithEvents:
         """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
         events, after = seen.before_step, seen.events[len(seen.before_step) :]
         unscaled = [i for i, event in enumerate(events) if event.kind == kinds.UNSCALE]
-        scale = self.judge.engine.facts.unscaled.get(self.judge.engine.facts.updates.index(window.step), (UNIT, {}))
+        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
         clips = [i for i, event in enumerate(events) if self._clips(event)]
         if unscaled and scale != (UNIT, {}):
             if any(event.kind == kinds.PASS and event.about is not None for event in events[unscaled[0] :]):

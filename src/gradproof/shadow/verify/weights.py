@@ -8,7 +8,7 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -186,29 +186,23 @@ class WindowWeights:
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
-        found: set[tuple[Fraction, tuple[tuple[int, int], ...]]] = set()
-        gained: dict[int, tuple[Fraction, Powers]] = {}
-        for gain in (gain for run in self.runs for gain in run.gains.values()):
-            for bare, (by, powers) in self._bared(gain).items():
-                before = gained.get(bare, (Fraction(0), powers))
-                if before[1] != powers:
-                    return None
-                gained[bare] = (before[0] + by, powers)
-        for value in self.step.values():
-            for bare, (mine, own) in self._bared(value).items():
-                by, powers = gained.get(bare, (Fraction(0), {}))
-                if not by:
-                    return None
-                left = {s: power for s, power in multiplied(own, powers, -1).items() if not self.clips(s)}
-                found.add((mine / by, tuple(sorted(left.items()))))
-        if len(found) != 1:
-            return None
-        by, left_over = found.pop()
-        return by, dict(left_over)
+        gained = dict[int, tuple[Fraction, Powers]]()
+        for bare, powers, by in self._summands(gain for run in self.runs for gain in run.gains.values()):
+            total, own = gained.get(bare, (Fraction(0), powers))
+            if own != powers:
+                return None
+            gained[bare] = (total + by, own)
+        found = list[tuple[Fraction, Powers]]()
+        for bare, powers, by in self._summands(self.step.values()):
+            total, own = gained.get(bare, (Fraction(0), {}))
+            if not total:
+                return None
+            left = {s: power for s, power in multiplied(powers, own, -1).items() if not self.clips(s)}
+            found.append((by / total, left))
+        return found[0] if found and all(each == found[0] for each in found) else None
 
-    def _bared(self, value: Combination) -> dict[int, tuple[Fraction, Powers]]:
-        bared = ((*self.terms.bare(term), by) for term, by in value.items())
-        return {bare: (by, powers) for bare, powers, by in bared}
+    def _summands(self, values: Iterable[Combination]) -> Iterator[tuple[int, Powers, Fraction]]:
+        return ((*self.terms.bare(term), by) for value in values for term, by in value.items())
 
 
 def joined(units: set[int]) -> int:
