@@ -46,11 +46,18 @@ class Judging:
 
     terms: Terms
     facts: RunFacts
+    undecided = ""
+    """What to do where nothing is decided."""
 
     def _result(
         self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
     ) -> Result:
-        raise NotImplementedError
+        help = help or ("" if outcome in (Outcome.HOLDS, Outcome.REFUTED) else self.undecided)
+        return Result(name, outcome, reason, at, help, DOMAIN, self.reach(outcome), **more)
+
+    def reach(self, outcome: Outcome) -> str:
+        """What a result is about."""
+        return ALL_DATA if outcome is Outcome.HOLDS else ""
 
     def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
         return self._result(name, Outcome.UNKNOWN, reason, at, help)
@@ -216,12 +223,6 @@ class Judge(Judging):
             yield Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
         for location, lost in facts.lost:
             yield Outcome.OPAQUE, f"a value was lost: {lost}", location
-
-    def _result(
-        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
-    ) -> Result:
-        reach = ALL_DATA if outcome is Outcome.HOLDS else ""
-        return Result(name, outcome, reason, at, help, DOMAIN, reach, **more)
 
     # GA-EQ-001
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from gradproof.core.outcome import Outcome
@@ -52,6 +52,8 @@ EVENT_HELP = {
 
 class OneRun(Judging):
     """The obligations of a script, by one run of it."""
+
+    undecided = HELP
 
     def __init__(self, engine: Recorded, clips: bool, total: int, recorded: Collection[int]) -> None:
         self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
@@ -142,14 +144,8 @@ class OneRun(Judging):
     def _location(self) -> Location:
         return self.windows[0].step.location
 
-    def _result(
-        self, name: str, outcome: Outcome, reason: str, location: Location | None = None, help: str = "", **more: Any
-    ) -> Result:
-        held = outcome in (Outcome.HOLDS, Outcome.REFUTED)
-        return Result(name, outcome, reason, location, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
-
-    def reach(self) -> str:
-        """What a result is about."""
+    def reach(self, outcome: Outcome) -> str:
+        """The windows, whatever the outcome."""
         shown = spans([window.step.window for window in self.windows], self.total)
         reads = len(self.facts.reads)
         path = f", on the recorded path ({reads} numbers were read)" if reads else ""
@@ -548,12 +544,8 @@ def overlap(sets: Sequence[set[int]]) -> bool:
 
 def spans(numbers: Iterable[int], total: int) -> str:
     """Windows of a run, counted from 1, in words."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and found[-1][-1] == number:
-            found[-1].append(number + 1)
-        else:
-            found.append([number + 1])
+    apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
+    found = [[number + 1 for _, number in pairs] for _, pairs in apart]
     parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
     several = len(found) > 1 or any(len(one) > 1 for one in found)
     return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"
