@@ -6,10 +6,11 @@ obligation is not decided, and the line that couples the samples is named where 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
@@ -82,7 +83,11 @@ class Judging:
 
 
 class Judge(Judging):
-    """The obligations of one function, by its two runs, on one of several ranks."""
+    """The obligations of one function, by its two runs, on one of several ranks.
+
+    `cycles`: how often it goes over its windows: as often in both runs, or once. `windows`: the window of each
+    optimizer step, counted for each optimizer. `samples`: those of its summands.
+    """
 
     def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> None:
         self.ranks = ranks
@@ -102,8 +107,10 @@ class Judge(Judging):
         self.laws = ours.engine.laws
         self.totals = LossTotals(terms, ours, full)
         self.optimizers = len({update.optimizer for update in self.updates}) or 1
-        self.cycles = self._cycles()
-        self.windows = self._windows()
+        steps, each = len(self.updates), len(self.sizes) * self.optimizers
+        self.cycles = max(1, steps // each) if self.paired and steps % each == 0 else 1
+        turns = defaultdict[int, Iterator[int]](count)
+        self.windows = [next(turns[update.optimizer]) for update in self.updates]
         self.samples = [self._samples(update) for update in self.updates]
         self.unequal = self._first_unequal()
 
@@ -112,20 +119,6 @@ class Judge(Judging):
         """The first optimizer step whose gradients differ in numbers."""
         every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.updates)))
         return next(((at, found) for at, found in every if found is not None), None)
-
-    def _cycles(self) -> int:
-        """How often the function goes over its windows: as often in both runs, or once."""
-        steps, each = len(self.updates), len(self.sizes) * self.optimizers
-        return max(1, steps // each) if self.paired and steps % each == 0 else 1
-
-    def _windows(self) -> list[int]:
-        """The window of each optimizer step, counted for each optimizer."""
-        turns: Counter[int] = Counter()
-        found = []
-        for update in self.updates:
-            found.append(turns[update.optimizer])
-            turns[update.optimizer] += 1
-        return found
 
     @property
     def asked(self) -> int:
@@ -156,16 +149,8 @@ class Judge(Judging):
             what = f"the terms of the gradient of {apart.name} are the full batch's"
             reason = f"{what}, and its numbers differ by {apart.size:.2g}"
             equal = self._open(EQ, reason, self.updates[at].location)
-        reported = self._reported(loss(), equal)
-        return [
-            self.data(equal),
-            equal,
-            reported,
-            self.stale(),
-            self.steps(),
-            self.width(self._unseen(equal)),
-            self.clipping(equal),
-        ]
+        first = [self.data(equal), equal, self._reported(loss(), equal), self.stale(), self.steps()]
+        return [*first, self.width(self._unseen(equal)), self.clipping(equal)]
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
@@ -363,23 +348,21 @@ class Judge(Judging):
                 yield f"samples of an earlier window are in the gradients of window {at + 1}", update.location
             earlier |= found
         # each window has as many backward passes as micro-batches, or as many for each of them
+        theirs = [self._passes(self.full, at) for at in range(len(self.theirs))]
         for number, (update, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            mine, full = (self._passes(side, number) for side in (self.ours, self.full))
-            if not full or mine not in {full * batches} | ({1} if full == 1 else set()):
-                yield (
-                    f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch",
-                    update.location,
-                )
+            full = theirs[number] if number < len(theirs) else 0
+            each = full if self.optimizers > 1 or not theirs else theirs[-1]
+            fitting = {each * batches} | ({1} if each == 1 else set())
+            if full != each or not each or self._passes(self.ours, number) not in fitting:
+                reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
+                yield reason, update.location
 
     def _passes(self, run: Followed, at: int) -> int:
         """The passes before a step, less those that begin with no data, and of which nothing is in its gradients."""
-        update = run.facts.updates[at] if at < len(run.facts.updates) else None
-        if update is None or any(
-            self.terms.owners[term] < 0 for value in update.values() for term in self.bared(value)
-        ):
-            return 0 if update is None else update.passes
-        return update.passes - sum(not self.terms.samples(root) for root in roots_of(run.facts).get(at, []))
+        update, roots = run.facts.updates[at], roots_of(run.facts).get(at, [])
+        made = any(self.terms.owners[term] < 0 for value in update.values() for term in self.bared(value))
+        return update.passes - sum(not made and not self.terms.samples(root) for root in roots)
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
