@@ -90,10 +90,11 @@ def roots_of(facts: RunFacts) -> dict[int, list[Combination]]:
 
 def losses_of(run: Followed) -> dict[int, list[LossPart] | None]:
     """The parts of the losses of each window, before a loss scaler multiplied them."""
-    facts, laws = run.facts, run.engine.laws
-    factors = {window: facts.unscaled.get(window, (UNIT, {})) for window, _ in facts.roots}
-    passes = roots_of(facts).items()
-    return {window: loss_parts(laws, ([root] for root in roots), factors[window]) for window, roots in passes}
+    found: dict[int, list[LossPart] | None] = {}
+    for window, roots in roots_of(run.facts).items():
+        factor = run.facts.unscaled.get(window, (UNIT, {}))
+        found[window] = loss_parts(run.engine.laws, ([root] for root in roots), factor)
+    return found
 
 
 def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
