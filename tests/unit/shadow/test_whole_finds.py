@@ -139,3 +139,19 @@ def window_of(job: Job, window: list[Batch], optimizers: list[torch.optim.Optimi
         optimizer.step()
         optimizer.zero_grad()
     return total
+
+
+def never_steps_by_the_full_batch(run: Run) -> None:
+    torch.manual_seed(run.seed)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for window in torch.randn(run.samples, 3).split(run.effective_batch_size):
+        for batch in window.split(run.micro_batch_size):
+            (model(batch).square().mean() / run.accum_steps).backward()
+        if run.accum_steps > 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_full_batch_without_a_step_is_no_crash() -> None:
+    assert outcome(never_steps_by_the_full_batch) is UNKNOWN

@@ -7,11 +7,9 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,14 @@ import torch
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Noted, Run, seed
+from gradproof.shadow.record.run import Noted, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
-from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
+from gradproof.shadow.verify.followed import Followed, again, unobserved, with_numbers, without_numbers
+from gradproof.shadow.verify.losses import of_two_runs
 from gradproof.shadow.verify.over_ranks import agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
 from gradproof.shadow.verify.step_log import text
-from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
@@ -136,13 +134,8 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
         seen.append([sampled(p.grad) for p in params_of(optimizer) if p.grad is not None])
 
     group.begin()
-    seed(run.seed)
-    error = ""
-    with redirect_stdout(io.StringIO()), steps(before, lambda _: None):
-        try:
-            step(run)
-        except Exception as caught:
-            error = str(caught) or "an error"
+    with steps(before, lambda _: None):
+        error = unobserved(step, run)
     if group.end(error):
         return False
     mine = [list(each.values()) for each in followed.engine.numbers.gradients]

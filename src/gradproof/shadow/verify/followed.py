@@ -157,18 +157,19 @@ def with_numbers(
     reading.end()
     found.error = exchange.group.end(found.error)
     if found.error and not found.unsupported and exchange.group.size == 1:
-        found.alone = _ends_well(step, run)
+        found.alone = not unobserved(step, run)
     return found
 
 
-def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
+def unobserved(step: Callable[[Any], Any], run: Run) -> str:
+    """Call the function when nobody follows it: the error that it ends with, if it does."""
     seed(run.seed)
     try:
         with redirect_stdout(io.StringIO()):
             step(run)
-    except Exception:
-        return False
-    return True
+    except Exception as caught:
+        return str(caught) or "an error"
+    return ""
 
 
 def again(ours: Followed, full: Followed, hints: Hints) -> Hints:

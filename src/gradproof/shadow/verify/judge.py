@@ -6,18 +6,19 @@ obligation is not decided, and the line that couples the samples is named where 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.totals import LossTotals, divided_by_others
-from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, Update, difference, narrow_sum
+from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
+from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, RunFacts, Update, difference
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
 from gradproof.shadow.whole.runs import Real
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
 )  # fmt: skip
+Ended = tuple[Outcome, str, Location]
 Objections = Iterator[tuple[str, Location]]
 """What keeps something from being proved, each with its line."""
 HELP = "check a small model without --fake, which has numbers"
@@ -40,8 +42,52 @@ FAR = Fraction(1, 1000)
 """How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
 
 
-class Judge:
-    """The obligations of one function, by its two runs, on one of several ranks."""
+class Judging:
+    """Says that something holds unless something speaks against it."""
+
+    terms: Terms
+    facts: RunFacts
+    undecided = ""
+    """What to do where nothing is decided."""
+
+    def _result(
+        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
+    ) -> Result:
+        help = help or ("" if outcome in (Outcome.HOLDS, Outcome.REFUTED) else self.undecided)
+        return Result(name, outcome, reason, at, help, DOMAIN, self.reach(outcome), **more)
+
+    def reach(self, outcome: Outcome) -> str:
+        """What a result is about."""
+        return ALL_DATA if outcome is Outcome.HOLDS else ""
+
+    def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
+        return self._result(name, Outcome.UNKNOWN, reason, at, help)
+
+    def _unless(self, name: str, objections: Objections, reason: str) -> Result:
+        for why, line in objections:
+            return self._open(name, why, line)
+        return self._result(name, Outcome.HOLDS, reason)
+
+    def width(self, objections: Objections) -> Result:
+        """No sum over micro-batches is narrower than fp32."""
+        for location, dtype, sums in sorted(self.facts.narrow, key=lambda one: not one[2]):
+            if sums:
+                reason, help = f"a {dtype} tensor holds a sum over micro-batches", "accumulate in float32"
+                return self._result(WIDTH, Outcome.REFUTED, reason, location, help)
+            return self._open(WIDTH, f"a {dtype} tensor is made of several micro-batches", location)
+        return self._unless(WIDTH, objections, "no tensor below fp32 joins two micro-batches")
+
+    def bared(self, value: Combination) -> dict[int, Fraction]:
+        """The summands of a value without their scalars, each with its coefficient."""
+        return {self.terms.bare(term)[0]: by for term, by in value.items()}
+
+
+class Judge(Judging):
+    """The obligations of one function, by its two runs, on one of several ranks.
+
+    `cycles`: how often it goes over its windows: as often in both runs, or once. `windows`: the window of each
+    optimizer step, counted for each optimizer. `samples`: those of its summands.
+    """
 
     def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> None:
         self.ranks = ranks
@@ -52,6 +98,7 @@ class Judge:
             engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
         )
         self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
+        self.facts = ours.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
         self.paired = len(self.updates) == len(self.theirs)
         self.sizes = [run.effective_batch_size] * run.windows
@@ -60,8 +107,10 @@ class Judge:
         self.laws = ours.engine.laws
         self.totals = LossTotals(terms, ours, full)
         self.optimizers = len({update.optimizer for update in self.updates}) or 1
-        self.cycles = self._cycles()
-        self.windows = self._windows()
+        steps, each = len(self.updates), len(self.sizes) * self.optimizers
+        self.cycles = max(1, steps // each) if self.paired and steps % each == 0 else 1
+        turns = defaultdict[int, Iterator[int]](count)
+        self.windows = [next(turns[update.optimizer]) for update in self.updates]
         self.samples = [self._samples(update) for update in self.updates]
         self.unequal = self._first_unequal()
 
@@ -70,20 +119,6 @@ class Judge:
         """The first optimizer step whose gradients differ in numbers."""
         every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.updates)))
         return next(((at, found) for at, found in every if found is not None), None)
-
-    def _cycles(self) -> int:
-        """How often the function goes over its windows: as often in both runs, or once."""
-        steps, each = len(self.updates), len(self.sizes) * self.optimizers
-        return max(1, steps // each) if self.paired and steps % each == 0 else 1
-
-    def _windows(self) -> list[int]:
-        """The window of each optimizer step, counted for each optimizer."""
-        turns: Counter[int] = Counter()
-        found = []
-        for update in self.updates:
-            found.append(turns[update.optimizer])
-            turns[update.optimizer] += 1
-        return found
 
     @property
     def asked(self) -> int:
@@ -104,7 +139,7 @@ class Judge:
 
     def results(self, loss: Callable[[], Result]) -> list[Result]:
         """A result for each obligation but that of ranks. `loss` judges the reported losses."""
-        ended = self._impossible()
+        ended = next(self._impossible(), None)
         if ended is not None:
             help = self._next(ended[0])
             return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name not in WHERE_DUE]
@@ -114,8 +149,8 @@ class Judge:
             what = f"the terms of the gradient of {apart.name} are the full batch's"
             reason = f"{what}, and its numbers differ by {apart.size:.2g}"
             equal = self._open(EQ, reason, self.updates[at].location)
-        reported = self._reported(loss(), equal)
-        return [self.data(equal), equal, reported, self.stale(), self.steps(), self.width(equal), self.clipping(equal)]
+        first = [self.data(equal), equal, self._reported(loss(), equal), self.stale(), self.steps()]
+        return [*first, self.width(self._unseen(equal)), self.clipping(equal)]
 
     def _reported(self, loss: Result, equal: Result) -> Result:
         """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
@@ -135,63 +170,44 @@ class Judge:
             return f"train with {', '.join(f'run.{name}' for name in self.ours.unread)}"
         return "ask for --accum-steps 2 or more" if self.run.accum_steps == 1 else self.help
 
-    def _impossible(self) -> tuple[Outcome, str, Location] | None:
+    def _impossible(self) -> Iterator[Ended]:
         """What keeps every obligation undecided."""
-        for run, what in ((self.ours, "the run by micro-batches"), (self.full, "the run by the full batch")):
-            ended = self._ended(run, what)
-            if ended is not None:
-                return ended
+        yield from self._ended(self.ours, "the run by micro-batches")
+        yield from self._ended(self.full, "the run by the full batch")
         if self.ours.unread:
             words = ", ".join(self.ours.unread)
-            return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
+            yield Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
-            return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
+            yield Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
-        if alike and self.ours.facts.operators == self.full.facts.operators:
-            return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
+        if alike and self.facts.operators == self.full.facts.operators:
+            yield Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.updates:
-            return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
+            yield Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
         for mine, other in zip(self.updates, self.theirs, strict=False):
             if mine.order != other.order:
                 reason = "the optimizer has its parameters in another order in the full batch's run"
-                return Outcome.UNKNOWN, reason, mine.location
-        if not all(self.samples):
-            at = next(i for i, found in enumerate(self.samples) if not found)
-            where = self.updates[at].location
-            if self.idle():
-                return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
-            return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
-        return None
+                yield Outcome.UNKNOWN, reason, mine.location
+        for at, (update, found) in enumerate(zip(self.updates, self.samples, strict=True)):
+            if not found and self.idle():
+                reason = "some steps move no parameter; the optimizer may accumulate by itself"
+                yield Outcome.UNKNOWN, reason, update.location
+            if not found:
+                yield Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", update.location
 
-    def _ended(self, run: Followed, what: str) -> tuple[Outcome, str, Location] | None:
+    def _ended(self, run: Followed, what: str) -> Iterator[Ended]:
         """What keeps a run from being followed to its end."""
         facts = run.facts
         if facts.reads and not self.real:
             location, how = facts.reads[0]
-            return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
+            yield Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
-            return Outcome.OPAQUE, reason, run.raised
+            yield Outcome.OPAQUE, reason, run.raised
         if run.error:
-            return Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
-        if facts.lost:
-            return Outcome.OPAQUE, f"a value was lost: {facts.lost[0][1]}", facts.lost[0][0]
-        return None
-
-    def _result(
-        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
-    ) -> Result:
-        reach = ALL_DATA if outcome is Outcome.HOLDS else ""
-        return Result(name, outcome, reason, at, help, DOMAIN, reach, **more)
-
-    def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
-        return self._result(name, Outcome.UNKNOWN, reason, at, help)
-
-    def _unless(self, name: str, objections: Objections, reason: str) -> Result:
-        """A proof, unless something speaks against it."""
-        for why, line in objections:
-            return self._open(name, why, line)
-        return self._result(name, Outcome.HOLDS, reason)
+            yield Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
+        for location, lost in facts.lost:
+            yield Outcome.OPAQUE, f"a value was lost: {lost}", location
 
     # GA-EQ-001
 
@@ -202,14 +218,14 @@ class Judge:
         at_fault = divided_by_others(self.terms, self.updates) if self.ranks == 1 else None
         if at_fault is not None:
             reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
-            line, help = next(iter(self.ours.facts.lines), None), "divide each window by the count of its own labels"
+            line, help = next(iter(self.facts.lines), None), "divide each window by the count of its own labels"
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
         count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
-        ours, full = self.ours.facts, self.full.facts
+        ours, full = self.facts, self.full.facts
         last = self.updates[-1].location
         for update in self.updates:
             if self.foreign(term for value in update.values() for term in value):
@@ -268,7 +284,7 @@ class Judge:
             window += ", before it is scaled by a norm,"
         by, example = ratio(left, right), {"quantity": window, "weights": self._weights(left)}
         if by is not None:
-            reason, line = f"{window} is {by} times the full batch's", next(iter(self.ours.facts.lines), location)
+            reason, line = f"{window} is {by} times the full batch's", next(iter(self.facts.lines), location)
             example = {**example, "times_the_full_batch": str(by)}
             help = "divide each loss by the number of micro-batches of its own window"
             return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
@@ -279,7 +295,7 @@ class Judge:
             return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
         reason = f"{window} was not shown to be the full batch's"
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
-        for what, where in self.ours.facts.coupled.items() if meet else ():
+        for what, where in self.facts.coupled.items() if meet else ():
             reason = f"{reason}: samples meet in {what.split(' at ')[0]}"
             return self._result(EQ, Outcome.OUTSIDE, reason, where, self.help)
         return self._open(EQ, reason, location, self.help)
@@ -310,7 +326,7 @@ class Judge:
 
     def _other_samples(self) -> Objections:
         """What speaks against samples that are each in one window."""
-        ours = self.ours.facts
+        ours = self.facts
         yield from self._counts()
         if (ours.again | self.full.facts.again) & self.terms.reached(self._summands()):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
@@ -332,22 +348,21 @@ class Judge:
                 yield f"samples of an earlier window are in the gradients of window {at + 1}", update.location
             earlier |= found
         # each window has as many backward passes as micro-batches, or as many for each of them
-        theirs = [update.passes - self._dataless(self.full, at) for at, update in enumerate(self.theirs)]
+        theirs = [self._passes(self.full, at) for at in range(len(self.theirs))]
         for number, (update, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = theirs[number] if number < len(theirs) else 0
-            each = full if self.optimizers > 1 else theirs[-1]
+            each = full if self.optimizers > 1 or not theirs else theirs[-1]
             fitting = {each * batches} | ({1} if each == 1 else set())
-            if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
+            if full != each or not each or self._passes(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
                 yield reason, update.location
 
-    def _dataless(self, run: Followed, at: int) -> int:
-        """The passes before a step that begin with no data, and of which nothing is in its gradients."""
-        values = run.facts.updates[at].values()
-        if any(self.terms.owners[self.terms.bare(term)[0]] < 0 for value in values for term in value):
-            return 0
-        return sum(window == at and not self.terms.samples(root) for window, root in run.facts.roots)
+    def _passes(self, run: Followed, at: int) -> int:
+        """The passes before a step, less those that begin with no data, and of which nothing is in its gradients."""
+        update, roots = run.facts.updates[at], roots_of(run.facts).get(at, [])
+        made = any(self.terms.owners[term] < 0 for value in update.values() for term in self.bared(value))
+        return update.passes - sum(not made and not self.terms.samples(root) for root in roots)
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
@@ -365,7 +380,7 @@ class Judge:
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
-        ours, full = self.ours.facts, self.full.facts
+        ours, full = self.facts, self.full.facts
         last = self.updates[-1].location
         yield from self._counts()
         if len(self.updates) != self.asked:
@@ -437,16 +452,11 @@ class Judge:
         held = "no gradient is made of the parameters of an earlier window"
         return self._unless(STALE, self._left_over(), held)
 
-    def bared(self, value: Combination) -> dict[int, Fraction]:
-        """The summands of a value without their scalars, each with its coefficient."""
-        return {self.terms.bare(term)[0]: by for term, by in value.items()}
-
     def _read(self, index: int) -> set[int]:
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
         updates = self.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
-        roots = [root for at, root in self.ours.facts.roots if max(mine, default=-1) < at <= index]
-        return self.terms.summed(roots)
+        return self.terms.summed(root for at, root in self.facts.roots if max(mine, default=-1) < at <= index)
 
     def _left_over(self) -> Objections:
         """What speaks against gradients that begin anew: one was there, or is made of other samples, or of none."""
@@ -471,34 +481,29 @@ class Judge:
                     yield f"{what} is not made of the full batch's samples", mine.location
         yield from self._counts()
 
-    def width(self, equal: Result) -> Result:
-        """No sum over micro-batches is narrower than fp32."""
-        facts, narrow = self.ours.facts, narrow_sum(self.ours.facts)
-        if narrow is not None:
-            return self._result(WIDTH, *narrow)
-        if facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
+    def _unseen(self, equal: Result) -> Objections:
+        """What speaks against having seen every sum over micro-batches."""
+        if self.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
-            return self._open(WIDTH, reason, facts.escaped)
-        if len(facts.updates) != self.asked:
+            yield reason, self.facts.escaped
+        if len(self.updates) != self.asked:
             reason = "an optimizer that steps another number of times may sum by itself, which was not followed"
-            return self._open(WIDTH, reason, facts.updates[-1].location)
-        return self._result(WIDTH, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
+            yield reason, self.updates[-1].location
 
     def clipping(self, equal: Result) -> Result:
         """No norm of a part of a window scales a gradient."""
         if equal.outcome is Outcome.HOLDS:
-            location = self.misscaled() or self.clipped_nothing()
-            if location is not None:
-                reason = "a gradient was scaled by a norm of something else than the gradients of its window"
-                return self._open(CLIP, reason, location)
-            return self._result(CLIP, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
+            line = self.misscaled() or self.clipped_nothing()
+            reason = "a gradient was scaled by a norm of something else than the gradients of its window"
+            held = "each gradient is that of one full batch, clipped once or not"
+            return self._unless(CLIP, iter([] if line is None else [(reason, line)]), held)
         for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
             scalars = {s for value in update.values() for term in value for s in self.terms.bare(term)[1]}
-            for norm in sorted(scalars & self.ours.facts.scaled.keys()):
+            for norm in sorted(scalars & self.facts.scaled.keys()):
                 part = self.terms.samples([norm]) if self.clips(norm) and not self._endless(norm) else set()
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    location = self.ours.facts.scaled.get(norm) or update.location
+                    location = self.facts.scaled.get(norm) or update.location
                     return self._result(CLIP, Outcome.REFUTED, reason, location, "clip once, before the step")
         return self._open(CLIP, "the gradients were not shown to be the full batch's", equal.location)
 
@@ -518,12 +523,11 @@ class Judge:
 
     def clipped_nothing(self) -> Location | None:
         """A line that scaled a gradient by a norm, of which nothing came to a step."""
-        updates = [u for side in (self.ours, self.full) for u in side.facts.updates]
-        applied = {scalar for update in updates for value in update.values() for scalar in self.terms.common(value)}
-        for side in (self.ours, self.full):
-            for scalar, location in side.facts.scaled.items():
-                if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
-                    return location
+        values = [value for update in (*self.updates, *self.theirs) for value in update.values()]
+        applied = {scalar for value in values for scalar in self.terms.common(value)}
+        for scalar, location in (*self.facts.scaled.items(), *self.full.facts.scaled.items()):
+            if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
+                return location
         return None
 
 

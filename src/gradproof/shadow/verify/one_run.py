@@ -3,42 +3,63 @@
 The gradient of a window is that of its samples where, for each way that samples take, every sample of the window has
 one weight. What the weights have to add up to is read off the loss: its own reduction, and what a mean or a sum of all
 samples of the window would be.
+
+Some refutations need the values and the events of the run together. Values show that a gradient is missing, or has two
+scales. Events show the line, and that nothing else explains it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import groupby, pairwise
 from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import NO_LOSS, Result
-from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
-from gradproof.shadow.verify.weights import Coupled, WindowWeights, alike, assumptions, close, other_lengths
-from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep, narrow_sum
+from gradproof.shadow.protocol import run_events as kinds
+from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
+from gradproof.shadow.protocol.run_events import SeenEvent
+from gradproof.shadow.result import NO_LOSS, RECORDED, Result
+from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
+from gradproof.shadow.verify.losses import TokenJudge, close, near
+from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
-EQ, LOSS, STALE, WIDTH, CLIP, DATA = "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-004", "GA-INV-005", "GA-DATA-001"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
+FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
+LOST = "zeroed before the step: gradients of this window are lost"
+MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
+MIXED = "unscaled before the window was complete: the sum mixes two scales"
+SCALED = "clipped before unscale: the norm was measured times the loss scale"
+TWICE = "clipped twice"
+LATE = "clipped after the step"
+EVENT_HELP = {
+    "GA-EQ-001": "unscale once, after the last micro-batch",
+    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
+    "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
+}
 
 
-class OneRun:
+class OneRun(Judging):
     """The obligations of a script, by one run of it."""
 
+    undecided = HELP
+
     def __init__(self, engine: Recorded, clips: bool, total: int, recorded: Collection[int]) -> None:
-        self.engine, self.terms, self.clips, self.total = engine, engine.terms, clips, total
+        self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
+        self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
-        self.factors: list[Result] = []
         self.totals: set[str] = set()
         last: dict[int, int] = {}
         for step in engine.facts.updates:
@@ -49,7 +70,7 @@ class OneRun:
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
                 self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
-        self.ended = self._impossible() if self.windows else None
+        self.ended = next(self._impossible(), None) if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
     def results(self) -> list[Result]:
@@ -59,11 +80,11 @@ class OneRun:
         ended, equal = self.ended, self.equal
         if ended is not None:
             sure = ended[0] is Outcome.UNKNOWN and any(len(window.runs) > 1 for window in self.windows)
-            judged = [self.stale(), self.width(), self.clipping()] if sure else []
+            judged = [self.stale(), self.width(self._narrow()), self.clipping()] if sure else []
             refuted = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
             return [refuted.get(name) or self._result(name, *ended) for name in (DATA, EQ, STALE, WIDTH, CLIP)]
         assert equal is not None
-        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(self._narrow()), self.clipping()]
         tokens = self.tokens(equal)
         return found if tokens is None else [*found, tokens]
 
@@ -81,12 +102,9 @@ class OneRun:
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        windows = [
-            TokenWindow(window.shown, self._losses(window), [run.roots for run in window.runs], window.factor())
-            for window in self.windows
-            if window.runs and not any(run.seeded or run.returned for run in window.runs)
-        ]
-        return TokenJudge(self.engine.laws, self.number, self._rows).result(windows, equal)
+        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in self.windows}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows)
+        return judge.result(windows, equal, self._losses(self.windows[0]))
 
     def _rows(self, terms: Sequence[int]) -> int:
         """The samples of the micro-batches that some terms are made of."""
@@ -106,46 +124,36 @@ class OneRun:
         reason = f"no reported loss was seen: {how}"
         return Result(LOSS, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
 
-    def _impossible(self) -> tuple[Outcome, str, Location] | None:
-        if self.engine.facts.lost:
-            location, what = self.engine.facts.lost[0]
-            return Outcome.OPAQUE, f"a value was lost: {what}", location
+    def _impossible(self) -> Iterator[Ended]:
+        """What keeps every obligation undecided."""
+        for location, what in self.facts.lost:
+            yield Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
-            return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
+            yield Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
         for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
             if line is not None:
-                return Outcome.UNKNOWN, reason, line
+                yield Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
-            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
+            yield Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:
             if not window.samples:
-                return Outcome.VACUOUS, "a gradient is made of no data", window.step.location
-        return None
+                yield Outcome.VACUOUS, "a gradient is made of no data", window.step.location
 
     def _location(self) -> Location:
         return self.windows[0].step.location
 
-    def _result(
-        self, name: str, outcome: Outcome, reason: str, location: Location | None = None, help: str = "", **more: Any
-    ) -> Result:
-        held = outcome in (Outcome.HOLDS, Outcome.REFUTED)
-        return Result(name, outcome, reason, location, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
-
-    def _open(self, name: str, reason: str, location: Location | None) -> Result:
-        return self._result(name, Outcome.UNKNOWN, reason, location)
-
-    def reach(self) -> str:
-        """What a result is about."""
+    def reach(self, outcome: Outcome) -> str:
+        """The windows, whatever the outcome."""
         shown = spans([window.step.window for window in self.windows], self.total)
-        reads = len(self.engine.facts.reads)
+        reads = len(self.facts.reads)
         path = f", on the recorded path ({reads} numbers were read)" if reads else ""
         return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
-        facts = self.engine.facts
+        facts = self.facts
         return [
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
@@ -157,58 +165,49 @@ class OneRun:
 
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        scales: list[Fraction] = []
-        for window in self.windows:
-            bad = self._dropped(window) or self._unequal(window)
-            if bad is not None:
-                return bad
-            bad = self._scaled(window, scales)
-            for other in self.windows if bad is not None and bad.outcome is Outcome.REFUTED else ():
-                self._scaled(other, [])  # a total that is no share of a window, by which this one is one by chance
-            if bad is not None:
-                return next(iter(self.factors), bad)
-        bad = self._differing(scales) or next(iter(self.factors), None)
+        found = [
+            self._scaled(window) if bad is None else ("", None, bad)
+            for window, bad in ((window, next(self._unequal(window), None)) for window in self.windows)
+        ]
+        self.totals = {words for words, _, _ in found if words}
+        others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
+        for _, total, bad in found:
+            if bad is not None and bad not in others:
+                return others[0] if others and total else bad
+        bad = next(iter(others), None)
         words = "; ".join(sorted(self.totals))
         if bad is None and SUM in self.totals and len(self.totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
-        return bad or self._result(EQ, Outcome.HOLDS, reason)
+        return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
 
-    def _dropped(self, window: WindowWeights) -> Result | None:
-        """Samples whose gradients arrived and are not in the step, or a pass that brought none."""
-        lost = sorted(window.own - window.samples)
-        if window.idle:
-            reason = f"a backward pass of window {window.shown} brought no gradient"
-            return self._open(EQ, reason, window.idle[0].location)
-        if lost:
-            reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
-            return self._open(EQ, reason, window.step.location)
-        return None
-
-    def _unequal(self, window: WindowWeights) -> Result | None:
+    def _unequal(self, window: WindowWeights) -> Iterator[Result]:
+        """Samples whose gradients arrived and are not in the step, or have another weight than others."""
         line, values = window.step.location, {name: held.value for name, held in window.step.gradients.items()}
+        for run in window.idle:
+            yield self._open(EQ, f"a backward pass of window {window.shown} brought no gradient", run.location)
+        for lost in sorted(window.own - window.samples):
+            reason = f"the gradient of {self.sample(lost)} arrived, and is not in the step of window {window.shown}"
+            yield self._open(EQ, reason, line)
         for parameter in (*window.step.order, *values):
             if not values.get(parameter) and any(parameter in run.gains for run in window.runs):
                 reason = f"the gradient of {parameter} arrived, and is not there at the step of window {window.shown}"
-                return self._open(EQ, reason, line)
+                yield self._open(EQ, reason, line)
         for parameter, value in values.items():
             what = f"the gradient of {parameter} in window {window.shown}"
-            try:
-                found = window.weights(value)
-            except Coupled as coupled:
-                return self._coupled(what, line, coupled.args[0])
+            for coupled in (bare for bare in self.bared(value) if window.top(bare) == SEVERAL):
+                yield self._coupled(what, line, coupled)
             if any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value):
-                return self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
-            for each in found.values():
+                yield self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
+            for each in window.weights(value).values():
                 if each.keys() != window.samples:
                     some = f"{len(each)} of {len(window.samples)} took one way"
-                    return self._open(EQ, f"{what} is not one function of each sample: {some}", line)
+                    yield self._open(EQ, f"{what} is not one function of each sample: {some}", line)
                 if not alike(self.terms, list(each.values())):
-                    return self._weighted(what, window, each)
-        return None
+                    yield self._weighted(what, window, each)
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
-        where = next(iter(self.engine.facts.coupled.items()), None)
+        where = next(iter(self.facts.coupled.items()), None)
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
         return self._result(EQ, Outcome.OUTSIDE, f"samples of {what} meet in {where[0].split(' at ')[0]}", where[1])
@@ -231,18 +230,15 @@ class OneRun:
 
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
-        for run in window.runs:
-            alone = WindowWeights(self.terms, window.step, [run], self.skeletons)
-            masses = alone.masses(self.engine, (UNIT, {}))
-            numbers = [self.number(mass) for mass in (masses or {}).values()]
-            if not numbers or any(number is None or not self._share(number, window) for number in numbers):
-                return False
-        return True
+        alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
+        every = [list(one.masses(self.engine, (UNIT, {})).values()) for one in alone]
+        return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
 
-    def _share(self, number: Fraction, window: WindowWeights) -> bool:
+    def _share(self, number: Fraction | None, window: WindowWeights) -> bool:
         """Whether a weight of a micro-batch is 1, N or 1/N, for a number of micro-batches of a window of this run."""
         counts = {len(other.runs) for other in self.windows if other.runs} | {1}
-        return any(close(number, share) for n in counts for share in (UNIT, Fraction(n), Fraction(1, n)))
+        shares = {share for n in counts for share in (Fraction(n), Fraction(1, n))}
+        return number is not None and any(close(number, share) for share in shares)
 
     def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""
@@ -272,41 +268,37 @@ class OneRun:
             return exact(held)
         return self.number(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
-    def _scaled(self, window: WindowWeights, scales: list[Fraction]) -> Result | None:
-        """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
+    def _scaled(self, window: WindowWeights) -> tuple[str, Fraction | None, Result | None]:
+        """What the weights of a window's loss add up to, in words and as a number, and what speaks against it.
+
+        They add up to one, or each is one; N or 1/N is a wrong rule.
+        """
         masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
         count, line = len(window.runs), self._losses(window)
         if not masses or own is not None:
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
-            return self._open(EQ, reason, own or line)
+            return "", None, self._open(EQ, reason, own or line)
         known = [number for number in map(self.number, masses.values()) if number is not None]
+        most, divided = max(known, default=UNIT), window.summed(self.engine)
         if window.others and known:
-            return self._open(EQ, f"{CHANCE}: {near(max(known))} in this run", line)
-        divided = window.summed(self.engine)
+            return "", None, self._open(EQ, f"{CHANCE}: {near(most)} in this run", line)
         if any(close(number, UNIT) for number in known):
-            self.totals.add(MEAN)
-            scales.append(UNIT)
-        elif divided is not None:
-            self.totals.add(SUM if not divided else DIVIDED)
-        elif not known:
-            self.totals.add("up to a factor that all have, which was not read")
-        else:
-            most = max(known)
-            scales.append(most)
-            again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
-            if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
-                what = f"the samples of window {window.shown} weigh {near(most)} in all"
-                reason = f"{what}, and in the mean of a full batch 1"
-                numbers = {"micro_batches": count, "total_weight": str(most)}
-                return self._result(EQ, Outcome.REFUTED, reason, line, f"{DIVIDE}, once", counterexample=numbers)
-            what = f"each sample of window {window.shown} has one weight"
-            reason = f"{what}; they add up to {near(most)}, and in a mean to 1"
-            self.factors.append(self._open(EQ, reason, line))
-        return None
+            return MEAN, UNIT, None
+        if divided is not None or not known:
+            return (FACTOR if divided is None else DIVIDED if divided else SUM), None, None
+        again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
+        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
+            what = f"the samples of window {window.shown} weigh {near(most)} in all"
+            numbers = {"micro_batches": count, "total_weight": str(most)}
+            reason, help = f"{what}, and in the mean of a full batch 1", f"{DIVIDE}, once"
+            return "", most, self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=numbers)
+        what = f"each sample of window {window.shown} has one weight"
+        return "", most, self._open(EQ, f"{what}; they add up to {near(most)}, and in a mean to 1", line)
 
-    def _differing(self, scales: list[Fraction]) -> Result | None:
+    def _differing(self, totals: Sequence[Fraction | None]) -> Result | None:
         """A window whose weights add up to something else than those of another, as a tail by the wrong N."""
+        scales = [total for total in totals if total is not None]
         if not scales or all(close(scale, scales[0]) for scale in scales):
             return None
         at = next((i for i, scale in enumerate(scales) if not close(scale, UNIT)), 0)
@@ -319,8 +311,8 @@ class OneRun:
         if 0 < len(window.runs) / scales[at] - len(window.runs) <= self._skipped(at):
             reason = f"{reason}: a batch of the data loader was skipped, and whether it counts is not shown"
             return self._open(EQ, reason, self._losses(window))
-        totals = {"totals": [str(scale) for scale in scales]}
-        return self._result(EQ, Outcome.REFUTED, reason, self._losses(window), DIVIDE, counterexample=totals)
+        example = {"totals": [str(scale) for scale in scales]}
+        return self._result(EQ, Outcome.REFUTED, reason, self._losses(window), DIVIDE, counterexample=example)
 
     def _skipped(self, at: int) -> int:
         """How many batches a data loader gave for a window, or beside it, that are in no window."""
@@ -353,134 +345,196 @@ class OneRun:
                     return self._result(STALE, Outcome.REFUTED, reason, line, "call zero_grad() after each step")
                 if again or old & terms.reached(mine):
                     return self._open(STALE, f"{what} is made of something that the window before was made of", line)
-        bad = self._begun() or self._rootless()
-        if bad is not None:
-            return self._open(STALE, *bad)
-        return self._result(STALE, Outcome.HOLDS, "no gradient has a summand from before its window")
+        return self._unless(STALE, self._left_over(), "no gradient has a summand from before its window")
 
-    def _begun(self) -> tuple[str, Location] | None:
+    def _left_over(self) -> Objections:
         for window in self.windows:
             for name in window.step.begun_with:
-                return f"{name} had a gradient when window {window.shown} began", window.step.location
+                yield f"{name} had a gradient when window {window.shown} began", window.step.location
         for steps, name in self.engine.later.items():
-            step = self.engine.facts.updates[max(steps - 1, 0)]
+            step = self.facts.updates[max(steps - 1, 0)]
             if name and isinstance(step, RecordedStep):
-                return f"{name} had a gradient after window {step.window + 1}", step.location
-        return None
+                yield f"{name} had a gradient after window {step.window + 1}", step.location
+        yield from self._rootless()
 
-    def _rootless(self) -> tuple[str, Location] | None:
+    def _rootless(self) -> Objections:
+        """Parts of gradients that came by no backward pass of their window."""
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
                 made = {self.terms.bare(term)[0] for term in gradient.value}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
                     what = f"a part of the gradient of {parameter} in window {window.shown}"
-                    return f"{what} came by no backward pass of it", window.step.location
-        return None
+                    yield f"{what} came by no backward pass of it", window.step.location
 
-    def width(self) -> Result:
-        """No sum over micro-batches is narrower than fp32."""
-        narrow = narrow_sum(self.engine.facts)
-        if narrow is not None:
-            return self._result(WIDTH, *narrow)
-        bad = self._rootless()
-        if bad is not None:
-            return self._open(WIDTH, *bad)
+    def _narrow(self) -> Objections:
+        """What speaks against having seen every sum over micro-batches."""
+        yield from self._rootless()
         runs = map(self._micro_batches, self.engine.runs)
         if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
             reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
-            return self._open(WIDTH, reason, self.engine.narrowed)
-        return self._result(WIDTH, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
+            yield reason, self.engine.narrowed
 
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""
-        unsure = self._rootless()
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                what = f"the gradient of {parameter} in window {window.shown}"
-                found = self._partial(window, gradient.value) if window.samples == window.own else None
-                if found:
-                    line = self.engine.laws.locations.get(found, window.step.location)
-                    reason = f"{what} was clipped before it was that of the whole window"
+                for part in self._partial(window, gradient.value) if window.samples == window.own else ():
+                    reason = f"the gradient of {parameter} in window {window.shown}"
+                    reason = f"{reason} was clipped before it was that of the whole window"
+                    line = self.engine.laws.locations.get(part, window.step.location)
                     return self._result(CLIP, Outcome.REFUTED, reason, line, "clip once, before the step")
-                unsure = unsure or self._bent(what, window, gradient.value)
-            why = "" if unsure else self._clips(window)
-            unsure = (f"{why} window {window.shown}", window.step.location) if why else unsure
-        if unsure is not None:
-            return self._open(CLIP, *unsure)
-        return self._result(CLIP, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
+        return self._unless(CLIP, self._bent(), "each gradient is a sum that was scaled, or clipped, as a whole")
 
-    def _clips(self, window: WindowWeights) -> str:
+    def _bent(self) -> Objections:
+        """What speaks against gradients that are sums, scaled or clipped as a whole."""
+        yield from self._rootless()
+        for window in self.windows:
+            line = window.step.location
+            summands = [(name, self.bared(held.value)) for name, held in window.step.gradients.items()]
+            for parameter, bare in ((name, one) for name, bared in summands for one in bared):
+                what, unit = f"the gradient of {parameter} in window {window.shown}", window.top(bare)
+                if unit == SEVERAL:
+                    yield f"{what} is no sum of the gradients of its samples", line
+                if unit >= 0 and bare not in window.arrived:
+                    yield f"{what} was changed between its backward passes and the step", line
+                if unit >= 0 and self.engine.hooked and not self.terms.marked[bare]:
+                    yield "a hook of the user's ran in a backward pass", self.engine.hooked
+            for why in self._clips(window):
+                yield f"{why} window {window.shown}", line
+
+    def _clips(self, window: WindowWeights) -> Iterator[str]:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
-        strange = looked or window.step.part
-        if factor is None or window.kept(factor[1]) or (strange and not followed):
-            return "a number that was not followed scaled the gradients of"
-        scalars, others = set[int](), False
+        if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not followed):
+            yield "a number that was not followed scaled the gradients of"
         values = [value for value in window.step.values() if value]
-        for value in values:
-            own = {scalar: by for scalar, by in self.terms.common(value).items() if window.clips(scalar)}
-            others |= len(own) > 1 or self.terms.scaled_by_others(value, own)
-            scalars |= own.keys()
-        if not scalars:
-            clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
-            return "a clip was called, and did nothing to" if self.clips and not clamped else ""
-        if not self._known(window):
-            return "a clip at another scale than that of the loss scaled"
-        return "a norm of something else than its gradients scaled" if others else ""
+        own = [{s: by for s, by in self.terms.common(value).items() if window.clips(s)} for value in values]
+        clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
+        if not any(own) and self.clips and not clamped:
+            yield "a clip was called, and did nothing to"
+        if any(own) and not self._known(window):
+            yield "a clip at another scale than that of the loss scaled"
+        if any(len(by) > 1 or self.terms.scaled_by_others(each, by) for each, by in zip(values, own, strict=True)):
+            yield "a norm of something else than its gradients scaled"
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
         if window.summed(self.engine) is not None:
             return True
-        masses = window.masses(self.engine, window.factor()) or {}
-        return any(self._share(number, window) for number in map(self.number, masses.values()) if number is not None)
+        masses = window.masses(self.engine, window.factor())
+        return any(self._share(self.number(mass), window) for mass in masses.values())
 
-    def _partial(self, window: WindowWeights, value: Combination) -> int | None:
-        """A factor with a norm, or a clamp, of a part of the window's gradient."""
-        for term in value:
-            bare, powers = self.terms.bare(term)
-            for scalar in window.kept(powers):
-                part = self.terms.samples([scalar]) if self.terms.made_with(scalar, NORMS) else set()
-                if part and part < window.own:
-                    return scalar
-            clamped = self.terms.operators[bare] in CLAMPS and bare not in window.arrived
-            if clamped and self.terms.samples([bare]) < window.own:
-                return bare
-        return None
-
-    def _bent(self, what: str, window: WindowWeights, value: Combination) -> tuple[str, Location] | None:
-        for term in value:
-            bare = self.terms.bare(term)[0]
-            unit = window.top(bare)
-            if unit == SEVERAL:
-                return f"{what} is no sum of the gradients of its samples", window.step.location
-            if unit >= 0 and bare not in window.arrived:
-                return f"{what} was changed between its backward passes and the step", window.step.location
-            if unit >= 0 and self.engine.hooked and not self.terms.marked[bare]:
-                return "a hook of the user's ran in a backward pass", self.engine.hooked
-        return None
+    def _partial(self, window: WindowWeights, value: Combination) -> Iterator[int]:
+        """The factors with a norm, and the clamps, of a part of the window's gradient."""
+        for bare, powers in map(self.terms.bare, value):
+            norms = [scalar for scalar in window.kept(powers) if self.terms.made_with(scalar, NORMS)]
+            clamps = [bare] if self.terms.operators[bare] in CLAMPS and bare not in window.arrived else []
+            for one in (*norms, *clamps):
+                part = self.terms.samples([one])
+                if part < window.own and (part or one == bare):
+                    yield one
 
     def data(self, equal: Result) -> Result:
         """Every sample that a followed forward pass took is in the gradient of one window."""
         if equal.outcome is not Outcome.HOLDS:
             return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
+        count = len(set[int]().union(*(window.samples for window in self.windows)))
+        return self._unless(DATA, self._lost(), f"{count} samples, each in the gradients of one window")
+
+    def _lost(self) -> Objections:
+        """What speaks against samples that are each in one window."""
         if self.engine.meetings.reused is not None:
             reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-            return self._open(DATA, reason, self.engine.meetings.reused)
+            yield reason, self.engine.meetings.reused
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:
                 reason = f"samples of an earlier window are in the gradients of window {window.shown}"
-                return self._open(DATA, reason, window.step.location)
+                yield reason, window.step.location
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
             if sample not in seen and sample in trained and sample // MICRO <= last:
-                return self._open(DATA, f"{self.sample(sample)} is in no gradient", location)
-        return self._result(DATA, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
+                yield f"{self.sample(sample)} is in no gradient", location
+
+
+class WithEvents:
+    """What the windows of a run break, by their values and events."""
+
+    def __init__(self, judge: OneRun, ruling: StepRuling) -> None:
+        self.judge, self.ruling = judge, ruling
+
+    def results(self) -> Iterator[Result]:
+        """What is wrong; nothing where something unusual was seen."""
+        if self.judge.facts.lost or self.ruling.strange():
+            return
+        early = any(why == EARLY for why, _ in self.ruling.broken())
+        if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
+            yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
+        seen = {window.number: window for window in self.ruling.windows}
+        yield from (one for window in seen.values() for one in self._nothing(window))
+        several = len({window.step.optimizer for window in self.judge.windows}) > 1
+        for window in self.judge.windows if not several else ():
+            own = seen.get(window.step.window)
+            if own is not None:
+                yield from self._lost(window)
+                yield from self._scales(window, own)
+
+    def _made(self, name: str, why: str, location: Location) -> Result:
+        return Result(name, Outcome.REFUTED, why, location, EVENT_HELP[name], "events", RECORDED)
+
+    def _nothing(self, window: SeenWindow) -> Iterator[Result]:
+        """Every gradient was zeroed, and the step has none."""
+        after = reversed(window.before_step)
+        last = next((event for event in after if event.kind in (kinds.PASS, kinds.ZERO)), None)
+        if last is not None and last.kind == kinds.ZERO and not any(event.about.held for event in window.steps):
+            yield self._made("GA-INV-002", LOST, last.location)
+
+    def _lost(self, window: WindowWeights) -> Iterator[Result]:
+        """Gradients are zeroed before the step, and nothing is put into their place.
+
+        What comes before a whole window may be another pass than a micro-batch's. How long a window is has to be given,
+        or what was zeroed is the larger part of one.
+        """
+        at = [i for i, run in enumerate(window.runs) if run.emptied is not None]
+        if not at or not window.samples < window.own:
+            return
+        before, after = window.runs[: at[0] + 1], len(window.runs) - at[-1] - 1
+        gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
+        location = window.runs[at[0]].emptied
+        if not gone & window.samples and after < self.ruling.n and location is not None:
+            made = self._made("GA-INV-002", LOST, location)
+            if not self.ruling.given and after > at[-1]:
+                made.outcome, made.reason, made.help = Outcome.UNKNOWN, MAYBE, "give --accum-steps"
+            yield made
+
+    def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
+        """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
+        events, after = seen.before_step, seen.events[len(seen.before_step) :]
+        unscaled = [i for i, event in enumerate(events) if event.kind == kinds.UNSCALE]
+        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
+        clips = [i for i, event in enumerate(events) if self._clips(event)]
+        if unscaled and scale != (UNIT, {}):
+            if any(event.kind == kinds.PASS and event.about is not None for event in events[unscaled[0] :]):
+                yield self._made("GA-EQ-001", MIXED, events[unscaled[0]].location)
+            first = next((i for i in clips if i < unscaled[0]), None)
+            if first is not None and not any(event.kind == kinds.ZERO for event in events[first : unscaled[0]]):
+                yield self._made("GA-INV-005", SCALED, events[first].location)
+        for i, j in pairwise(clips):
+            between = {event.kind for event in events[i:j]} & {kinds.PASS, kinds.ZERO}
+            if events[i].about & events[j].about and not between:
+                yield self._made("GA-INV-005", TWICE, events[j].location)
+        zeroed = next((i for i, event in enumerate(after) if event.kind == kinds.ZERO), len(after))
+        late = next((event for event in after[:zeroed] if self._clips(event)), None)
+        if late is not None and not clips:
+            yield self._made("GA-INV-005", LATE, late.location)
+
+    def _clips(self, event: SeenEvent) -> bool:
+        """Whether an event is a clip of some of the optimizer's gradients."""
+        return event.kind == kinds.CLIP and bool(event.about & self.ruling.own)
 
 
 def overlap(sets: Sequence[set[int]]) -> bool:
@@ -490,12 +544,8 @@ def overlap(sets: Sequence[set[int]]) -> bool:
 
 def spans(numbers: Iterable[int], total: int) -> str:
     """Windows of a run, counted from 1, in words."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and found[-1][-1] == number:
-            found[-1].append(number + 1)
-        else:
-            found.append([number + 1])
+    apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
+    found = [[number + 1 for _, number in pairs] for _, pairs in apart]
     parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
     several = len(found) > 1 or any(len(one) > 1 for one in found)
     return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"

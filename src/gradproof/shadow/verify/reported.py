@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.result import ALL_DATA, NO_LOSS, RECORDED, Result
-from gradproof.shadow.verify.totals import added
-from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, near, proportional
+from gradproof.shadow.result import NO_LOSS, RECORDED, Result
+from gradproof.shadow.verify.losses import added, roots_of
+from gradproof.shadow.whole.facts import alike, alike_in_print, near, proportional
 from gradproof.shadow.whole.terms import Combination, ratio, times
 
 if TYPE_CHECKING:
@@ -26,11 +27,8 @@ class Reported:
     """The reported losses of two runs."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.terms = judge, judge.terms
+        self.judge, self.terms, self._result = judge, judge.terms, partial(judge._result, LOSS)
         self.ours, self.full, self.mine, self.other = judge.ours, judge.full, judge.mine, judge.other
-
-    def _result(self, outcome: Outcome, reason: str, location: Location | None = None, **more: Any) -> Result:
-        return Result(LOSS, outcome, reason, location, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
 
     def _open(self, reason: str) -> Result:
         return self._result(Outcome.UNKNOWN, reason)
@@ -55,7 +53,9 @@ class Reported:
         means = [times(total, Fraction(1, len(window))) for total, window in zip(totals, windows, strict=True)]
         for words, each in (("add up to", totals), ("have the mean of", means)):
             if each and each == list(full):
-                return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
+                return self.judge._result(
+                    LOSS, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's"
+                )
         return self._open(f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched")
 
     def _each(self, ours: Sequence[Combination], full: Sequence[Combination]) -> Result:
@@ -63,7 +63,9 @@ class Reported:
         for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
             what, by = f"returned loss {at + 1}", ratio(mine, other)
             if by is not None:
-                return self._result(Outcome.REFUTED, f"{what} is {by} times the full batch's", self.ours.lines[at])
+                return self.judge._result(
+                    LOSS, Outcome.REFUTED, f"{what} is {by} times the full batch's", self.ours.lines[at]
+                )
             if mine != other:
                 return self._open(f"{what} was not shown to be the full batch's")
             if self.judge.foreign(mine):
@@ -108,15 +110,13 @@ class Reported:
 
         One number for each window is made of that window; another may be made of all windows.
         """
-        roots = self.full.facts.roots
-        order = sorted({window for window, _ in roots})  # where several optimizers step in a window, it is still one
-        totals = [added(root for window, root in roots if window == at) for at in order]
+        roots = roots_of(self.full.facts).items()  # where several optimizers step in a window, it is still one
+        totals = [added(own) for _, own in sorted(roots)]
         if not totals:
             return True
-        bare, made = [{self.terms.bare(term)[0] for term in total} for total in totals], list[set[int]]()
-        for one in returned:
-            reached = self.terms.reached(one)
-            made.append({at for at, own in enumerate(bare) if own & reached})
+        bare = [{self.terms.bare(term)[0] for term in total} for total in totals]
+        reached = [self.terms.reached(one) for one in returned]
+        made = [{at for at, own in enumerate(bare) if own & each} for each in reached]
         if len(made) == len(totals):
             whole = all(map(self._whole_loss, totals, returned))
             return whole and all(of == {at} for at, of in enumerate(made))

@@ -8,11 +8,12 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from gradproof.shadow.verify.totals import counted
+from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -31,7 +32,6 @@ from gradproof.shadow.whole.terms import (
     times,
 )
 
-CLOSE = Fraction(1, 10**6)
 LINEAR: Mapping[str, tuple[int, ...]] = {
     "mul": (0, 1), "div": (0,), "sum": (0,), "where_true": (1,), "where_false": (1,), "reshape": (0,), "permute": (0,),
     "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
@@ -40,10 +40,6 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
 SUMS = ("sum", "count", "one")
 OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
 """What a count is, and what may be done to it before it divides."""
-
-
-class Coupled(Exception):
-    """A gradient has a summand of which the samples cannot be distinguished: the term where they meet."""
 
 
 class WindowWeights:
@@ -70,7 +66,7 @@ class WindowWeights:
         return self.step.window + 1
 
     def weights(self, value: Combination) -> dict[int, dict[int, Combination]]:
-        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms. Raises Coupled.
+        """The weight of each sample in a combination, by skeleton, but for scalars of all its terms.
 
         A constant of the window that not all terms have is a part of the weight, as another entry of a table is.
         """
@@ -78,8 +74,6 @@ class WindowWeights:
         for term, by in value.items():
             bare, powers = self.terms.bare(term)
             unit = self.top(bare)
-            if unit == SEVERAL:
-                raise Coupled(bare)
             if unit == NOBODY:
                 continue
             weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
@@ -98,10 +92,7 @@ class WindowWeights:
 
     def complete(self, value: Combination) -> bool:
         """Whether each sample of the window has one weight, for each skeleton."""
-        try:
-            found = self.weights(value)
-        except Coupled:
-            return False
+        found = self.weights(value)
         return bool(found) and all(
             each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.values()
         )
@@ -148,27 +139,19 @@ class WindowWeights:
 
     def skeleton(self, term: int) -> int:
         """A number for a term with its sample left out: equal for the terms of samples that took one way."""
-        terms, stack = self.terms, [term]
-        while stack:
-            one = stack[-1]
-            constant = terms.owners[one] == NOBODY or (terms.owners[one] == SEVERAL and self.of(one) == NOBODY)
-            left = [] if constant or one in self.shape else [kid for kid in terms.kids[one] if kid not in self.shape]
-            stack += left
-            if not left and stack.pop() not in self.shape:
-                key = ("constant", one) if constant else self._key(one)
-                self.shape[one] = self.skeletons.setdefault(key, len(self.skeletons))
-        return self.shape[term]
+        return numbered(self.terms, [term], self._constant, self.shape, self.skeletons)[term]
 
-    def _key(self, term: int) -> tuple[Any, ...]:
-        attributes = self.terms.attributes[term]
-        if self.terms.operators[term] == "data":
-            attributes = attributes[:3]
-        if self.terms.operators[term] == "draw":
-            site, own, _, count, within = attributes
-            attributes = (site, own, count, within)
-        return form(self.terms, term, attributes, self.shape)
+    def _constant(self, term: int) -> tuple[Any, ...] | None:
+        owner = self.terms.owners[term]
+        constant = owner == NOBODY or (owner == SEVERAL and self.of(term) == NOBODY)
+        return ("constant", term) if constant else None
 
     # The scale of the losses
+
+    def parts(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> list[LossPart] | None:
+        """The parts of the window's losses, times a factor; None where something is no loss."""
+        strange = any(run.seeded or run.returned or not run.roots for run in self.runs)
+        return None if factor is None or strange else loss_parts(engine.laws, (run.roots for run in self.runs), factor)
 
     def summed(self, engine: Recorded) -> Powers | None:
         """By what every loss is divided, if each is a sum, and each element of the window has this one weight.
@@ -176,69 +159,50 @@ class WindowWeights:
         What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
         cut into micro-batches, it is the same. None where the losses are no such sums.
         """
-        factor, weights = self.factor(), list[Powers]()
-        for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
-            bare, powers = self.terms.bare(term)
-            if factor is None or by * factor[0] != 1 or engine.laws.reduced.get(bare, (ZERO, "mean"))[1] != "sum":
-                return None
-            weights.append(multiplied(powers, factor[1]))
-        common = weights[0] if weights else {}
-        alone = any(self.terms.owners[scalar] == NOBODY for scalar in common)
-        if not weights or any(weight != common for weight in weights) or self.kept(common) or alone:
+        parts = self.parts(engine, self.factor())
+        if not parts or any(part.by != 1 or part.kind != "sum" or part.powers != parts[0].powers for part in parts):
+            return None
+        common = parts[0].powers
+        if self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
             return None
         once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
         return common if once and len(common) < 2 else None
 
-    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
-        """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
+    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination]:
+        """For each loss term of the window its weight in all: one for a mean. Nothing where that is not shown.
 
         The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
         """
-        if factor is None:
-            return None
-        found: dict[int, Combination] = {}
-        signed: set[int] = set()
-        if any(run.seeded or run.returned or not run.roots for run in self.runs):
-            return None
-        for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
-            bare, powers = self.terms.bare(term)
-            reduced = engine.laws.reduced.get(bare)
-            if reduced is None or self.top(bare) < 0:
-                return None
-            by_all = multiplied(powers, factor[1])
-            self.others |= bool(self.kept(by_all))
-            mass = self.terms.rescaled(times(reduced[0], by), by_all)
-            key = self.skeleton(bare)
-            found[key] = plus(found.get(key, ZERO), mass, factor[0])
-            signed |= {key} if self.terms.operators[bare] in LOSSES else set()
+        found, signed = dict[int, Combination](), set[int]()
+        for part in self.parts(engine, factor) or ():
+            if self.top(part.term) < 0:
+                return {}
+            self.others |= bool(self.kept(part.powers))
+            key = self.skeleton(part.term)
+            found[key] = plus(found.get(key, ZERO), part.mass(self.terms))
+            signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
         turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
         return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
-        found: set[tuple[Fraction, tuple[tuple[int, int], ...]]] = set()
-        gained: dict[int, tuple[Fraction, Powers]] = {}
-        for gain in (gain for run in self.runs for gain in run.gains.values()):
-            for bare, (by, powers) in self._bared(gain).items():
-                before = gained.get(bare, (Fraction(0), powers))
-                if before[1] != powers:
-                    return None
-                gained[bare] = (before[0] + by, powers)
-        for value in self.step.values():
-            for bare, (mine, own) in self._bared(value).items():
-                by, powers = gained.get(bare, (Fraction(0), {}))
-                if not by:
-                    return None
-                left = {s: power for s, power in multiplied(own, powers, -1).items() if not self.clips(s)}
-                found.add((mine / by, tuple(sorted(left.items()))))
-        if len(found) != 1:
-            return None
-        by, left_over = found.pop()
-        return by, dict(left_over)
+        gained = dict[int, tuple[Fraction, Powers]]()
+        for bare, powers, by in self._summands(gain for run in self.runs for gain in run.gains.values()):
+            total, own = gained.get(bare, (Fraction(0), powers))
+            if own != powers:
+                return None
+            gained[bare] = (total + by, own)
+        found = list[tuple[Fraction, Powers]]()
+        for bare, powers, by in self._summands(self.step.values()):
+            total, own = gained.get(bare, (Fraction(0), {}))
+            if not total:
+                return None
+            left = {s: power for s, power in multiplied(powers, own, -1).items() if not self.clips(s)}
+            found.append((by / total, left))
+        return found[0] if found and all(each == found[0] for each in found) else None
 
-    def _bared(self, value: Combination) -> dict[int, tuple[Fraction, Powers]]:
-        bared = ((*self.terms.bare(term), by) for term, by in value.items())
-        return {bare: (by, powers) for bare, powers, by in bared}
+    def _summands(self, values: Iterable[Combination]) -> Iterator[tuple[int, Powers, Fraction]]:
+        return ((*self.terms.bare(term), by) for value in values for term, by in value.items())
 
 
 def joined(units: set[int]) -> int:
@@ -256,11 +220,6 @@ def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
     return plain and all(close(weight[terms.one], first[terms.one]) for weight in weights)
 
 
-def close(one: Fraction, other: Fraction) -> bool:
-    """Whether two numbers are equal but for the rounding of numbers that Python computed."""
-    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
-
-
 def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
     """What every proof over whole tensors rests on."""
     return [
@@ -275,7 +234,7 @@ def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
     """What the gradients of some steps say of windows with another number of micro-batches."""
     gradients = [gradient for update in updates for gradient in update.gradients.values()]
     bare = [(gradient.name, [terms.bare(term)[0] for term in gradient.value]) for gradient in gradients]
-    made = forms(terms, [term for _, value in bare for term in value])
+    made = numbered(terms, [term for _, value in bare for term in value], partial(_leaf, terms), {}, {})
     seen: dict[tuple[str, int], set[frozenset[int]]] = {}
     for name, value in bare:
         own: dict[int, set[int]] = {}
@@ -288,21 +247,41 @@ def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
     return f"each window has as many micro-batches as in this run; their samples went through {how}"
 
 
-def forms(terms: Terms, of: Iterable[int]) -> dict[int, int]:
-    """A number for each term and what it is made of: equal but for the names of samples and the versions of weights."""
-    made, numbers = dict[int, int](), dict[Any, int]()
-    for term in sorted(terms.reached(of)):  # a term is younger than what it is made of
-        key: tuple[Any, ...] = ("weights", terms.shapes[term])
-        if terms.operators[term] not in TRAINED:
-            leaf = terms.operators[term] in ("data", "draw")
-            key = form(terms, term, () if leaf else terms.attributes[term], made)
-        made[term] = numbers.setdefault(key, len(numbers))
+def _leaf(terms: Terms, term: int) -> tuple[Any, ...] | None:
+    """What the leaves are called where the names of samples and the versions of weights say nothing."""
+    operator = terms.operators[term]
+    kind = "weights" if operator in TRAINED else operator
+    return (kind, terms.shapes[term]) if kind in ("weights", "data", "draw") else None
+
+
+def numbered(
+    terms: Terms,
+    of: Iterable[int],
+    leaf: Callable[[int], tuple[Any, ...] | None],
+    made: dict[int, int],
+    numbers: dict[Any, int],
+) -> dict[int, int]:
+    """A number for each term: equal for terms that are made alike of leaves that `leaf` calls alike."""
+    stack = [*of]
+    while stack:
+        one = stack[-1]
+        key = None if one in made else leaf(one)
+        left = [] if one in made or key is not None else [kid for kid in terms.kids[one] if kid not in made]
+        stack += left
+        if not left and stack.pop() not in made:
+            made[one] = numbers.setdefault(form(terms, one, made) if key is None else key, len(numbers))
     return made
 
 
-def form(terms: Terms, term: int, attributes: tuple[Any, ...], kids: Mapping[int, int]) -> tuple[Any, ...]:
+def form(terms: Terms, term: int, kids: Mapping[int, int]) -> tuple[Any, ...]:
     """What a term is called by what it is made of; the order of summands and of factors says nothing."""
-    operator, own = terms.operators[term], tuple(kids[kid] for kid in terms.kids[term])
+    operator, attributes = terms.operators[term], terms.attributes[term]
+    own = tuple(kids[kid] for kid in terms.kids[term])
+    if operator == "data":
+        attributes = attributes[:3]
+    if operator == "draw":
+        site, named, _, count, within = attributes
+        attributes = (site, named, count, within)
     if operator == "combination":
         attributes, own = tuple(sorted(zip(own, attributes, strict=True))), ()
     return (operator, attributes, tuple(sorted(own)) if operator == "mul" else own, terms.shapes[term])

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
 
@@ -161,16 +160,6 @@ class RunFacts:
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
     assumed: Mapping[str, str] = field(default_factory=dict)
-
-
-def narrow_sum(facts: RunFacts) -> tuple[Outcome, str, Location, str] | None:
-    """What a tensor below fp32 that joins two micro-batches says of GA-INV-004, with its line and the help."""
-    if not facts.narrow:
-        return None
-    location, dtype, sums = next((entry for entry in facts.narrow if entry[2]), facts.narrow[0])
-    if sums:
-        return Outcome.REFUTED, f"a {dtype} tensor holds a sum over micro-batches", location, "accumulate in float32"
-    return Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location, ""
 
 
 @dataclass(frozen=True, slots=True)
