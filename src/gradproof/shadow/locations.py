@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import islice
 from types import FrameType
 
+from gradproof.core.errors import GradproofError
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -126,3 +128,21 @@ def lines_of(error: BaseException) -> list[Location]:
     """The lines of a traceback, the innermost last."""
     frames = traceback.walk_tb(error.__traceback__)
     return [Location(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
+
+
+def own_fault(error: BaseException) -> bool:
+    """Whether an exception began in gradproof, and not in the user's code or a library that it called."""
+    own = all(owner(line.file) == OWN for line in lines_of(error)[-1:])
+    return own and isinstance(error, Exception) and not isinstance(error, GradproofError)
+
+
+def stated(error: BaseException) -> str:
+    """An exception in words; one that began in gradproof itself says so."""
+    return f"{'gradproof itself: ' if own_fault(error) else ''}{type(error).__name__}: {error}"
+
+
+def raised_at(error: BaseException) -> Location:
+    """The user's innermost line of a traceback."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return Location(error.filename, error.lineno or 1)
+    return next((line for line in reversed(lines_of(error)) if owner(line.file) == USER), NOWHERE)

@@ -30,8 +30,8 @@ from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
-from gradproof.shadow.locations import NOWHERE
-from gradproof.shadow.request import Request, complete, function_of, load, own_fault, raised_at, stated, undecided
+from gradproof.shadow.locations import NOWHERE, own_fault, raised_at, stated
+from gradproof.shadow.request import Request, complete, function_of, load, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
@@ -43,40 +43,39 @@ MISTAKE = ("code", "found", "expected", "help", "where")
 
 def perform(job: Mapping[str, Any]) -> Answer:
     """Import the file, verify its function. Whatever goes wrong is in the answer."""
-    path, name = Path(job["file"]), str(job["function"])
-    subject, options, loaded = str(job["subject"]), dict(job["options"]), False
+    path, subject, options, loaded = Path(job["file"]), str(job["subject"]), dict(job["options"]), False
     try:
         if Path(job["package"]) != PACKAGE:
-            return _failed(subject, options, f"the child imported another gradproof, from {PACKAGE}")
+            raise ImportError(f"the child imported another gradproof, from {PACKAGE}")
         request = Request(**options)
-        function = function_of(load(path), name, str(job.get("shown", path)))
+        function = function_of(load(path), job["function"], job["shown"])
         loaded = True
-        found = verified(function, request, subject)
-        if not isinstance(found, Verification):
-            return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
-        found.subject = subject
-        return {"verification": to_json(complete(found, request.ranks))}
+        return answer(verified(function, request, subject), subject, request.ranks)
     except BaseException as e:
         if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
             return {"mistake": {name: getattr(e, name) for name in MISTAKE}}
-        return ended(e, subject, options, path)
+        return ended(e, subject, options)
 
 
-def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: Path) -> Answer:
+def answer(found: Any, subject: str, ranks: int) -> Answer:
+    """What an engine found. Raises TypeError for what is no verification, ValueError where it is no plain data."""
+    if not isinstance(found, Verification):
+        raise TypeError(f"the engine returned a {type(found).__name__}, not a Verification")
+    found.subject = subject
+    return {"verification": to_json(complete(found, ranks))}
+
+
+def ended(error: BaseException, subject: str, options: Mapping[str, Any]) -> Answer:
     """An ERROR that says what the user's code, or gradproof, ended with. The traceback goes to stderr."""
+    reason, help, location = stated(error), "run the function by itself first", raised_at(error)
     if isinstance(error, MemoryError):
-        return _failed(subject, options, "the verification ran out of memory")
-    if isinstance(error, GradproofError):
-        return _failed(subject, options, f"{error.code}: {error.found}; expected {error.expected}", error.help)
-    traceback.print_exception(error)
-    if own_fault(error):
-        return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
-    help, location = "run the function by itself first", raised_at(error, path)
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), location, help))}
-
-
-def _failed(subject: str, options: Mapping[str, Any], reason: str, help: str = "") -> Answer:
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, help=help))}
+        reason, help = "the verification ran out of memory", ""
+    elif isinstance(error, GradproofError):
+        reason, help = f"{error.code}: {error.found}; expected {error.expected}", error.help
+    else:
+        traceback.print_exception(error)
+        help = "please report it" if own_fault(error) else help
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, location, help))}
 
 
 def main() -> None:
@@ -134,13 +133,8 @@ def target_of(text: str) -> Target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), shown, "exec", dont_inherit=True)
-    except OSError as e:
-        raise GradproofError("GP403", f"a file that cannot be read: {e.strerror}", "a Python file", help, shown) from e
-    except (SyntaxError, ValueError) as e:
-        line = getattr(e, "lineno", None)
-        where = f"{shown}:{line}" if line else shown
-        said = getattr(e, "msg", None) or str(e)
-        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "correct the file", where) from e
+    except (OSError, SyntaxError, ValueError) as e:
+        raise GradproofError("GP403", f"no Python: {e}", "a Python file", "correct the file", shown) from e
     return Target(path.resolve(), function, shown)
 
 
@@ -153,28 +147,25 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
             "file": str(target.path), "shown": target.shown, "function": target.function, "subject": target.subject,
             "options": config, "result": str(result), "package": str(PACKAGE), "lifeline": True,
         }  # fmt: skip
-        outcome, reason = _attend(job, folder, limit)
-        if outcome is None:
-            try:
-                return answered(result, target.subject)
-            except ValueError as e:
-                outcome, reason = Outcome.ERROR, f"the verification left no answer: {e}"
-    help = "raise --time-limit, or check a smaller model" if outcome is Outcome.TIMEOUT else ""
+        try:
+            _attend(job, folder, limit)
+            return answered(result, target.subject)
+        except TimeoutError as e:
+            outcome, reason, help = Outcome.TIMEOUT, str(e), "raise --time-limit, or check a smaller model"
+        except (OSError, ValueError) as e:
+            outcome, reason, help = Outcome.ERROR, f"the verification left no answer: {e}", ""
     return undecided(target.subject, config, outcome, reason, help=help)
 
 
-def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
-    """Start, wait, kill what is left. The outcome is None when the child ended well.
+def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> None:
+    """Start, wait, kill what is left. Raises TimeoutError, or OSError or ValueError for another end.
 
     The environment is the user's own; TMPDIR marks its children, which end with it.
     """
     environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
-    try:
-        process = subprocess.Popen(
-            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
-        )
-    except OSError as e:
-        return Outcome.ERROR, f"the verification could not be started: {e}"
+    process = subprocess.Popen(
+        command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
+    )
     assert process.stdin is not None
     try:
         with suppress(BrokenPipeError):
@@ -182,33 +173,27 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
             process.stdin.flush()
         if late := exceeded(process, limit):
             end_group(process)
-            return Outcome.TIMEOUT, f"{late}; the process was killed"
+            raise TimeoutError(f"{late}; the process was killed")
     finally:
         bury(process, scratch)
         with suppress(OSError):
             process.stdin.close()
-    code = process.returncode
-    how = f"ended with exit code {code} and left no answer" if code > 0 else f"was {killed_by(code)}"
-    return (None, "") if code == 0 else (Outcome.ERROR, f"the process {how}")
+    if code := process.returncode:
+        raise ValueError(f"the process ended with exit code {code}" if code > 0 else f"it was {killed_by(code)}")
 
 
 def answered(result: Path, subject: str) -> Verification:
-    """What a child wrote. Raises GradproofError for a user's mistake, ValueError when it is no answer to this job."""
-    try:
-        data = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ValueError("the process ended early" if isinstance(e, FileNotFoundError) else str(e)) from e
-    if not isinstance(data, dict) or set(data) not in ({"verification"}, {"mistake"}):
-        raise ValueError("it is neither a verification nor a mistake")
-    if "mistake" in data:
-        fields = data["mistake"]
-        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
-            raise ValueError("it is no mistake of the known shape")
-        raise GradproofError(*(fields[name] for name in MISTAKE))
-    found = from_json(data["verification"])
-    if found.subject != subject:
-        raise ValueError(f"it is about {found.subject!r}")
-    return found
+    """What a child wrote. Raises GradproofError for a user's mistake, OSError or ValueError for no answer."""
+    match json.loads(result.read_text(encoding="utf-8")):
+        case {"mistake": {"code": code, "found": found, "expected": expected, "help": help, "where": where}}:
+            raise GradproofError(code, found, expected, help, where)
+        case {"verification": verification}:
+            made = from_json(verification)
+        case _:
+            raise ValueError("it is neither a verification nor a mistake")
+    if made.subject != subject:
+        raise ValueError(f"it is about {made.subject!r}")
+    return made
 
 
 # -- One training function, verified; with rounding, one recording of it is bounded as well.

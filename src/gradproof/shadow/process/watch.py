@@ -29,7 +29,7 @@ from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
-from gradproof.shadow.request import Chosen, complete, expected_obligations, first
+from gradproof.shadow.request import LAST, Chosen, chosen, complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.with_events import WithEvents
@@ -58,8 +58,8 @@ WRITTEN = "gradients were written in a backward pass by more than accumulation; 
 class ScriptWatch:
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
-    `accum_steps` None is read from the run. `chosen`: the windows that are recorded, each with the first micro-batch of
-    the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks that count.
+    `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
+    micro-batch of the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks.
     """
 
     def __init__(
@@ -67,11 +67,12 @@ class ScriptWatch:
         accum_steps: int | None = None,
         windows: int = 3,
         epoch_batches: int | None = None,
+        windows_at: str | None = None,
         opened: Callable[[Monitor], None] | None = None,
-        chosen: Chosen | None = None,
     ) -> None:
         self.accum_steps, self.windows = accum_steps, windows
-        self.chosen = chosen or first(windows)
+        self.first = Chosen(frozenset(range(windows)))
+        self.chosen = self.first if windows_at is None else chosen(windows_at)
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
         self.run = self.monitor.run
         self.engine = Recorded()
@@ -208,9 +209,9 @@ class ScriptWatch:
 
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
-        run, chosen = self.run, self.chosen
-        named = chosen != first(self.windows)
-        found.config |= {"windows_at": chosen.words} if named else {"windows": self.windows}
+        run, last, named = self.run, self.chosen.last, self.chosen != self.first
+        words = [*sorted(self.chosen.numbers), *[LAST] * last]
+        found.config |= {"windows_at": words} if named else {"windows": self.windows}
         recorded = [number for number in run.recorded if number < run.windows]
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
@@ -227,11 +228,11 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        for number in sorted(chosen.numbers | run.recorded if named else ()):
+        for number in sorted(self.chosen.numbers | run.recorded if named else ()):
             if number >= run.windows or number not in run.recorded:
                 why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
                 found.notes.append(f"window {number} of --windows-at was not {why}")
-        if chosen.last and not self.ended:
+        if last and not self.ended:
             why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
 

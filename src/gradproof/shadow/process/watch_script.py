@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.processes import PREFIX
-from gradproof.shadow.process.check import answered
-from gradproof.shadow.request import chosen, complete, undecided
-from gradproof.shadow.result import Verification, to_json
+from gradproof.shadow.process.check import answer, answered, ended
+from gradproof.shadow.request import chosen, undecided
+from gradproof.shadow.result import Verification
 
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
-ALONE = frozenset("uBEIsSOqvbdxi")
-WITH_VALUE = ("-W", "-X")
+FLAGS = "uBEIsSOqvbdxiW:X:"
+"""Of Python, in the form of getopt."""
 EXPECTED = "python FILE.py ARGS, python -m MODULE ARGS, or FILE.py ARGS"
 
 
@@ -56,8 +57,12 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
     named = PYTHON.fullmatch(Path(rest[0]).name)
     if named:
         _same(rest.pop(0), executable)
-        while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-"):
-            flags += _flag(rest)
+        before = rest[: rest.index("-m")] if "-m" in rest else rest
+        try:
+            _, left = getopt(before, FLAGS)
+        except GetoptError as e:
+            raise _refused(f"a flag of Python: {e}", "leave the flag out, or put the code into a file") from e
+        flags, rest = before[: len(before) - len(left)], rest[len(before) - len(left) :]
         if rest and rest[0] == "-m":
             if len(rest) < 2:
                 raise _refused("-m without a module", "name the module after -m")
@@ -88,15 +93,6 @@ def _same(named: str, executable: str) -> None:
         raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
 
 
-def _flag(rest: list[str]) -> list[str]:
-    word = rest.pop(0)
-    if word in WITH_VALUE and rest:
-        return [word, rest.pop(0)]
-    if word.startswith(WITH_VALUE) or (len(word) > 1 and set(word[1:]) <= ALONE):
-        return [word]
-    raise _refused(f"the flag {word} of Python", "leave the flag out, or put the code into a file")
-
-
 def run(script: Script) -> None:
     """Run the script as `__main__`, with its own sys.argv and import path. Lets through whatever it raises."""
     sys.argv = [script.name, *script.arguments]
@@ -112,17 +108,19 @@ def main() -> None:
     """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
     from gradproof.shadow.process.watch import ScriptWatch
 
-    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    script, own = Script(**job["script"]), os.getpid()
-    options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
-    named = None if job["windows_at"] is None else chosen(job["windows_at"])
-    watcher = ScriptWatch(**options, opened=opened, chosen=named)
+    job, own = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), os.getpid()
+    script, options = Script(**job["script"]), job["options"]
+    watcher = ScriptWatch(**options, opened=opened)
     try:
         with watcher:
             run(script)
     finally:
         if os.getpid() == own:
-            write_json(Path(job["result"]), {"verification": to_json(seen(watcher, script, job))})
+            try:
+                made = answer(watcher.verification(), script.shown, 1)
+            except Exception as e:
+                made = ended(e, script.shown, options)
+            write_json(Path(job["result"]), made)
 
 
 def opened(monitor: Any) -> None:
@@ -130,20 +128,6 @@ def opened(monitor: Any) -> None:
     from gradproof.shadow.protocol.monitor_report import effective, effective_line as words
 
     print(f"gradproof watch: {words(effective(monitor))}", file=sys.stderr, flush=True)
-
-
-def seen(watcher: Any, script: Script, job: Mapping[str, Any]) -> Verification:
-    """What the watcher says; an ERROR when it cannot say anything."""
-    config = {name: job[name] for name in ("accum_steps", "windows")}
-    try:
-        found = watcher.verification()
-        if not isinstance(found, Verification):
-            raise TypeError(f"the watcher returned a {type(found).__name__}")
-        to_json(found)
-    except Exception as e:
-        return undecided(script.shown, config, Outcome.ERROR, f"gradproof itself raised {type(e).__name__}: {e}")
-    found.subject = script.shown
-    return complete(found, 1)
 
 
 # -- The parent's side: start the user's script, wait for it, read what was seen of it.
@@ -184,19 +168,19 @@ def watch(
     """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
     if windows_at is not None:
         chosen(windows_at)
-    config = {"accum_steps": accum_steps, "windows": windows}
+    options = {
+        "accum_steps": accum_steps, "windows": windows, "epoch_batches": epoch_batches, "windows_at": windows_at,
+    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        more = {"epoch_batches": epoch_batches, "windows_at": windows_at}
-        asked = {"script": asdict(script), "result": str(result), **config, **more}
-        job.write_text(json.dumps(asked), encoding="utf-8")
+        write_json(job, {"script": asdict(script), "result": str(result), "options": options})
         process = subprocess.Popen(command(script, job), stdout=stdout)
         status, interrupted = _wait(process)
         try:
             found = answered(result, script.shown)
-        except ValueError as e:
+        except (OSError, ValueError) as e:
             reason = f"the script's process ended with exit code {status} and left no answer: {e}"
-            found = undecided(script.shown, config, Outcome.ERROR, reason)
+            found = undecided(script.shown, options, Outcome.ERROR, reason)
     return Watched(found, status, interrupted)
 
 
