@@ -68,7 +68,7 @@ class ScriptWatch:
         windows: int = 3,
         epoch_batches: int | None = None,
         windows_at: str | None = None,
-        opened: Callable[[Monitor], None] | None = None,
+        opened: Callable[[Monitor], None] = lambda monitor: None,
     ) -> None:
         self.accum_steps, self.windows = accum_steps, windows
         self.first = Chosen(frozenset(range(windows)))

@@ -77,7 +77,7 @@ class Monitor:
         windows: int = 3,
         accum_steps: int | None = None,
         epoch_batches: int | None = None,
-        opened: Callable[[Monitor], None] | None = None,
+        opened: Callable[[Monitor], None] = lambda monitor: None,
     ) -> None:
         self.tally = tally or CountRules()
         self.windows, self.accum_steps, self.epoch_batches, self.opened = windows, accum_steps, epoch_batches, opened
@@ -89,16 +89,16 @@ class Monitor:
         self.open: list[Handed] = []
         self.reports: list[ReportedLoss] = []
         self.unchecked = 0
-        self.scalers: dict[Any, Counter[str]] = {}
+        self.scalers: dict[Any, Counts] = {}
         self.world = 1
-        self.samples: list[Any] = []
+        self.samples: Any = None  # of the first window
         self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
         self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
-        self._scaler: Counter[str] | None = None
+        self._scaler: Any = None
         self._attempts = 0
         self.inside = 0  # how many calls that are watched run within each other
         self._stack: list[int] = []
@@ -305,14 +305,13 @@ class Monitor:
         """A micro-batch, as its backward pass begins."""
         event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
-        self._before, self._since, it = self._since, Forwards(), self._iteration
+        self._before, self._since, it = self._since, Forwards(), self._iteration or Iteration()
+        it.passes, it.since = it.passes + 1, it.since + 1
+        it.late += int(it.ended)
+        it.most = it.most if it.ended else max(it.most, it.since)
         size, stated_by = self._before.size or (None, "")
-        if it is not None:
-            it.passes, it.since = it.passes + 1, it.since + 1
-            it.late += int(it.ended)
-            it.most = it.most if it.ended else max(it.most, it.since)
-            if size is None:
-                size, stated_by = it.size, LOADER
+        if size is None:
+            size, stated_by = it.size, LOADER
         self.epoch.passes, self.passes = self.epoch.passes + 1, self.passes + 1
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
@@ -325,13 +324,11 @@ class Monitor:
 
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
-        it = self._iteration
+        it = self._iteration or Iteration()
         forwards = max(self._before.called.values(), default=0)
         again = max(self._before.each.values(), default=0) > 1
-        if it is None:
-            return Arrival(None, False, 0, forwards, self.passes, again=again)
         ahead = it.trained and it.passes == it.read and it.since > 1
-        return Arrival(it, it.trained, it.read, forwards, self.passes, ahead, again)
+        return Arrival(self._iteration, it.trained, it.read, forwards, self.passes, ahead, again)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -389,7 +386,8 @@ class Monitor:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
         if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
             return original(scaler, optimizer, *args, **kwargs)
-        self._scaler, before = self.scalers.setdefault(scaler, Counter()), self._attempts
+        self._scaler, before = scaler, self._attempts
+        self.scalers.setdefault(scaler, Counts())
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
@@ -406,20 +404,16 @@ class Monitor:
         self._attempts += 1
         self.run.event(kinds.STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
-        after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
+        self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
-            self._scaler["performed"] += after.performed - before.performed
-            self._scaler["skipped"] += after.skipped - before.skipped
-        if self.open:
-            self._close(before.samples)
-
-    def _close(self, samples: Any) -> None:
-        """A window is complete."""
+            self.scalers[self._scaler] = self.tally.attempt(self.scalers[self._scaler], skipped)
+        if not self.open:
+            return
         self.world = max(self.world, world_of())
-        self.samples.append(samples)
         self.closed.append(self.open)
         self.open = []
-        if len(self.closed) == 1 and self.opened is not None:
+        if len(self.closed) == 1:
+            self.samples = before.samples
             self.opened(self)
         if len(self.closed) >= self.windows:
             self._settled()
