@@ -101,28 +101,15 @@ def allowed(names: Iterable[str]) -> list[str]:
     return found
 
 
-# -- Which windows of a watched run are recorded: the first few, or those that the user names.
 LAST = "last"
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Numbers of windows, counted from 0. `last`: the last of the first epoch as well."""
-
-    numbers: frozenset[int]
-    last: bool = False
-
-
-def chosen(text: str) -> Chosen:
-    """The windows of `--windows-at`: numbers and `last`, with commas. Raises GradproofError GP406 for anything else."""
+def chosen(text: str) -> frozenset[int | str]:
+    """The windows of `--windows-at`: numbers from 0, and `last`, the last of the first epoch. Raises as a `Request`."""
     words = [word.strip() for word in text.split(",")]
-    numbers = [word for word in words if word != LAST]
-    if any(not (word.isascii() and word.isdigit()) for word in numbers):
-        raise GradproofError(
-            "GP406", f"windows-at is {text!r}", "numbers of windows, counted from 0, and `last`, with commas between",
-            "write it as: --windows-at 0,1,last",
-        )  # fmt: skip
-    return Chosen(frozenset(map(int, numbers)), LAST in words)
+    if any(word != LAST and not (word.isascii() and word.isdigit()) for word in words):
+        raise _refused("windows-at", text, "numbers of windows, counted from 0, and `last`, with commas between")
+    return frozenset(word if word == LAST else int(word) for word in words)
 
 
 # -- The function of `check`.

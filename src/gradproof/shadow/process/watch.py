@@ -29,7 +29,7 @@ from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
-from gradproof.shadow.request import LAST, Chosen, chosen, complete, expected_obligations
+from gradproof.shadow.request import LAST, chosen, complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.with_events import WithEvents
@@ -71,14 +71,14 @@ class ScriptWatch:
         opened: Callable[[Monitor], None] = lambda monitor: None,
     ) -> None:
         self.accum_steps, self.windows = accum_steps, windows
-        self.first = Chosen(frozenset(range(windows)))
-        self.chosen = self.first if windows_at is None else chosen(windows_at)
+        self.named = windows_at is not None
+        self.chosen = frozenset(range(windows)) if windows_at is None else chosen(windows_at)
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
         self.run = self.monitor.run
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
         self.engine.reaching = self.monitor.details.reaching
-        self.on, self.ended, self.left = 0 in self.chosen.numbers, False, False
+        self.on, self.ended, self.left = 0 in self.chosen, False, False
         self._stack, self._following = ExitStack(), ExitStack()
 
     def __enter__(self) -> ScriptWatch:
@@ -114,8 +114,8 @@ class ScriptWatch:
         if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
         following = self.run.number + 1
-        last = self.chosen.last and self.monitor.ends(self.accum_steps)  # of the first epoch, as far as is known
-        if following in self.run.recorded or not (following in self.chosen.numbers or last) or not self._goes_on():
+        last = LAST in self.chosen and self.monitor.ends(self.accum_steps)  # of the first epoch, as far as is known
+        if following in self.run.recorded or not (following in self.chosen or last) or not self._goes_on():
             return
         self.ended |= last
         self.run.recorded.add(following)
@@ -209,9 +209,8 @@ class ScriptWatch:
 
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
-        run, last, named = self.run, self.chosen.last, self.chosen != self.first
-        words = [*sorted(self.chosen.numbers), *[LAST] * last]
-        found.config |= {"windows_at": words} if named else {"windows": self.windows}
+        run, words = self.run, sorted(self.chosen, key=lambda word: (word == LAST, word))
+        found.config |= {"windows_at": words} if self.named else {"windows": self.windows}
         recorded = [number for number in run.recorded if number < run.windows]
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
@@ -228,11 +227,12 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        for number in sorted(self.chosen.numbers | run.recorded if named else ()):
+        numbers = {word for word in words if isinstance(word, int)} | run.recorded
+        for number in sorted(numbers if self.named else ()):
             if number >= run.windows or number not in run.recorded:
                 why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
                 found.notes.append(f"window {number} of --windows-at was not {why}")
-        if last and not self.ended:
+        if LAST in words and not self.ended:
             why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
 

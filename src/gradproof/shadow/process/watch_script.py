@@ -157,20 +157,13 @@ def command(script: Script, job: Path) -> list[str]:
     return [sys.executable, *script.flags, "-P", "-m", "gradproof.shadow.process.watch_script", str(job)]
 
 
-def watch(
-    script: Script,
-    accum_steps: int | None,
-    windows: int,
-    stdout: int | None = None,
-    epoch_batches: int | None = None,
-    windows_at: str | None = None,
-) -> Watched:
-    """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
-    if windows_at is not None:
-        chosen(windows_at)
-    options = {
-        "accum_steps": accum_steps, "windows": windows, "epoch_batches": epoch_batches, "windows_at": windows_at,
-    }  # fmt: skip
+def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
+    """Run a script to its end. `stdout` is where its output goes instead; the options are those of ScriptWatch.
+
+    Raises GradproofError for a mistake.
+    """
+    if options["windows_at"] is not None:
+        chosen(options["windows_at"])
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         write_json(job, {"script": asdict(script), "result": str(result), "options": options})
