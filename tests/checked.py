@@ -30,7 +30,7 @@ def watch(
 
     Whatever it raises passes through.
     """
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches, windows_at)
+    watcher = ScriptWatch(accum_steps, windows, windows_at, epoch_batches=epoch_batches)
     with watcher:
         if callable(target):
             target()

@@ -87,14 +87,18 @@ def user_location() -> Location:
 
     Where there is none, the innermost line of a library outside torch and the standard library; else `NOWHERE`.
     """
-    library: FrameType | None = None
+    found = library = None
     for frame in frames():
         kind = owner(frame.f_code.co_filename)
         if kind == USER:
-            return location_of(frame, library)
+            found = frame
+            break
         if kind == LIBRARY and library is None and "-packages" in frame.f_code.co_filename:
-            library = frame
-    return NOWHERE if library is None else location_of(library, library)
+            found = library = frame
+    if found is None:
+        return NOWHERE
+    via = "" if library is None else f"{library.f_code.co_filename}:{library.f_lineno}"
+    return Location(found.f_code.co_filename, found.f_lineno, found.f_code.co_name, via)
 
 
 def by_torch() -> bool:
@@ -116,12 +120,6 @@ def initialising() -> bool:
 def recomputing() -> bool:
     """Whether activation checkpointing runs a forward pass again."""
     return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
-
-
-def location_of(frame: FrameType, library: FrameType | None = None) -> Location:
-    """The line that a frame is at; `library` is named as the way that led there."""
-    via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
-    return Location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
 
 
 def lines_of(error: BaseException) -> list[Location]:

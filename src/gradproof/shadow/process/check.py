@@ -37,8 +37,6 @@ from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, p
 Answer = dict[str, Any]
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
-MISTAKE = ("code", "found", "expected", "help", "where")
-"""Fields of a user's mistake, which the parent raises again."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
@@ -53,7 +51,7 @@ def perform(job: Mapping[str, Any]) -> Answer:
         return answer(verified(function, request, subject), subject, request.ranks)
     except BaseException as e:
         if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
-            return {"mistake": {name: getattr(e, name) for name in MISTAKE}}
+            return {"mistake": vars(e)}  # which the parent raises again
         return ended(e, subject, options)
 
 
@@ -123,12 +121,11 @@ def target_of(text: str) -> Target:
         found = f"{text!r}" + ("" if colon else ", which names no function")
         raise GradproofError("GP402", found, "FILE.py:FUNCTION", "write for example train.py:step")
     path = Path(shown)
-    help = "give the path of the file that has the training function"
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        raise GradproofError("GP403", found, "a Python file", help, shown)
-    if path.suffix != ".py":
-        raise GradproofError("GP403", f"a file that ends in {path.suffix or 'nothing'}", "a .py file", help, shown)
+    kind = f"a file that ends in {path.suffix or 'nothing'}" if path.suffix != ".py" else ""
+    found = kind if path.is_file() else "a folder" if path.is_dir() else "no such file"
+    if found:
+        help = "give the path of the file that has the training function"
+        raise GradproofError("GP403", found, "a .py file", help, shown)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -107,6 +107,10 @@ def run(script: Script) -> None:
 def main() -> None:
     """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
     from gradproof.shadow.process.watch import ScriptWatch
+    from gradproof.shadow.protocol.monitor_report import effective, effective_line
+
+    def opened(monitor: Any) -> None:
+        print(f"gradproof watch: {effective_line(effective(monitor))}", file=sys.stderr, flush=True)
 
     job, own = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), os.getpid()
     script, options = Script(**job["script"]), job["options"]
@@ -121,13 +125,6 @@ def main() -> None:
             except Exception as e:
                 made = ended(e, script.shown, options)
             write_json(Path(job["result"]), made)
-
-
-def opened(monitor: Any) -> None:
-    """Tell the effective batch at start-up, when the first window is complete."""
-    from gradproof.shadow.protocol.monitor_report import effective, effective_line as words
-
-    print(f"gradproof watch: {words(effective(monitor))}", file=sys.stderr, flush=True)
 
 
 # -- The parent's side: start the user's script, wait for it, read what was seen of it.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -108,48 +108,49 @@ class Monitor:
         self.run = RunEvents()
         self.details = WindowDetails(self.run)
         self.passes = 0
-        self.gave: Callable[[Any], None] = lambda batch: None  # called with each batch of a DataLoader
-        self.turned: Callable[[], None] = lambda: None
-        """Called when a backward pass has ended, and around each step, also one that a loss scaler leaves out."""
 
-    def __enter__(self) -> Monitor:
+    def enters(self, stack: ExitStack) -> None:
+        """Hooks and patches are in place; what has to be undone before them goes onto the stack."""
+
+    def gave(self, batch: Any) -> None:
+        """A DataLoader gave a batch."""
+
+    def turned(self) -> None:
+        """A backward pass has ended, or a step begins or ends, also one that a loss scaler leaves out."""
+
+    def __enter__(self) -> Self:
         with ExitStack() as stack:
             patches = Patches()
             stack.callback(patches.restore)
-            for handle in (
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ):
-                stack.callback(handle.remove)
+            stack.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_step).remove)
             self.look()
             stack.callback(self._settled)
-            self._install(patches)
+            patches.function(torch.autograd.graph._engine_run_backward, self._backward)
+            for name in CLIPS:
+                if hasattr(torch.nn.utils.clip_grad, name):
+                    patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
+            self.details.install(patches)
+            patches.everywhere()
+            for cls in all_subclasses(torch.amp.GradScaler):
+                patches.method(cls, "step", self._scaled_step)
+                patches.method(cls, "scale", self._scaling)
+                patches.method(cls, "unscale_", self._unscaling)
+            patches.schedules(self._scheduled, self._within)
+            for owner in (Optimizer, nn.Module):
+                for cls in all_subclasses(owner):
+                    patches.method(cls, "zero_grad", self._zeroing)
+            patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
+            patches.method(_BaseDataLoaderIter, "__next__", self._read)
             patches.active = True
             LISTENERS.append(self._stated)
             stack.callback(LISTENERS.remove, self._stated)
+            self.enters(stack)
             self._undo = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._undo.close()
-
-    def _install(self, patches: Patches) -> None:
-        patches.function(torch.autograd.graph._engine_run_backward, self._backward)
-        for name in CLIPS:
-            if hasattr(torch.nn.utils.clip_grad, name):
-                patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
-        self.details.install(patches)
-        patches.everywhere()
-        for cls in all_subclasses(torch.amp.GradScaler):
-            patches.method(cls, "step", self._scaled_step)
-            patches.method(cls, "scale", self._scaling)
-            patches.method(cls, "unscale_", self._unscaling)
-        patches.schedules(self._scheduled, self._within)
-        for owner in (Optimizer, nn.Module):
-            for cls in all_subclasses(owner):
-                patches.method(cls, "zero_grad", self._zeroing)
-        patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
-        patches.method(_BaseDataLoaderIter, "__next__", self._read)
 
     def look(self) -> None:
         """Sizes and losses of the next window are wanted, besides those of the first ones."""
