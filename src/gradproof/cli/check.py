@@ -130,7 +130,7 @@ def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[s
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.shadow.process.watch_script import script_of, watch
+    from gradproof.shadow.process.check import script_of, watch
     from gradproof.shadow.request import allowed
 
     names = allowed(allow)

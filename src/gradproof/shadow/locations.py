@@ -45,16 +45,12 @@ WRAPPERS = (os.path.join("torch", "_dynamo", "eval_frame.py"), os.path.join("tor
 
 
 @lru_cache(maxsize=1)
-def _torch_folder() -> str:
-    spec = importlib.util.find_spec("torch")
-    return os.path.dirname(spec.origin) + os.sep if spec and spec.origin else "\0"
-
-
-@lru_cache(maxsize=1)
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(os.path.abspath(p) + os.sep for p in found)
+def _folders() -> tuple[str, tuple[str, ...]]:
+    """The folder of torch, and those of libraries."""
+    spec, paths = importlib.util.find_spec("torch"), sysconfig.get_paths()
+    libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    torch = os.path.dirname(spec.origin) if spec and spec.origin else "\0"
+    return torch + os.sep, tuple(os.path.abspath(p) + os.sep for p in libraries)
 
 
 @lru_cache(maxsize=8192)
@@ -66,10 +62,11 @@ def owner(file: str) -> str:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     if full.startswith(here):
         return USER if full.startswith(os.path.join(here, "_reference") + os.sep) else OWN
-    if full.startswith(_torch_folder()):
+    torch, libraries = _folders()
+    if full.startswith(torch):
         return TORCH
     inside = any(part in full for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"))
-    return LIBRARY if inside or full.startswith(_library_folders()) else USER
+    return LIBRARY if inside or full.startswith(libraries) else USER
 
 
 def frames() -> Iterator[FrameType]:

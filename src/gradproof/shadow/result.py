@@ -136,10 +136,7 @@ class Verification:
 
     def result(self, obligation: str) -> Result:
         """The result of an obligation. Raises KeyError when it was not judged."""
-        for found in self.results:
-            if found.obligation == obligation:
-                return found
-        raise KeyError(obligation)
+        return {found.obligation: found for found in reversed(self.results)}[obligation]
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -1,9 +1,10 @@
-"""One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
+"""A user's function, verified, or a user's script, watched, in a process of its own.
 
-The job is JSON on the first line of stdin: file, function, options (fields of `Request`), result, package. The answer
-goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the
-fields of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
-prints goes where the parent sent stdout and stderr.
+`python -m gradproof.shadow.process.check` with a job, which is JSON: on the first line of stdin for a function (file,
+function, options of a `Request`, result, package), on the command line for a script, which has stdin to itself. The
+answer goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`,
+the fields of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
+What the user's function prints goes where the parent sent stdout and stderr.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import inspect
 import io
 import json
 import os
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,21 +24,24 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
-from gradproof.core.outcome import Outcome
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
 from gradproof.shadow.locations import NOWHERE, own_fault, raised_at, stated
-from gradproof.shadow.request import Request, complete, function_of, load, undecided
+from gradproof.shadow.request import Request, chosen, complete, function_of, load, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
+MODULE = "gradproof.shadow.process.check"
+"""This module by its name, which is `__main__` in a child."""
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
 
@@ -81,6 +88,9 @@ def main() -> None:
 
     A forked child of the user's code that comes back here ends without an answer.
     """
+    if len(sys.argv) > 1:
+        run_watched(json.loads(sys.argv[1]))
+        return
     own = os.getpid()
     job = job_of_stdin()
     answer = perform(job)
@@ -95,9 +105,9 @@ def main() -> None:
 # -- The parent's side: start the child, limit its time, leave nothing of it alive, and read what it answered.
 
 
-def command() -> list[str]:
-    """How the child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
-    return [sys.executable, "-P", "-m", "gradproof.shadow.process.check"]
+def command(*job: str, flags: Sequence[str] = ()) -> list[str]:
+    """How a child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
+    return [sys.executable, *flags, "-P", "-m", MODULE, *job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +260,6 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     made.seconds["rounding"] = round(time.perf_counter() - began, 3)
 
 
-MODULE = "gradproof.shadow.process.check"
-"""This module by its name, which is `__main__` in a child."""
 RANKS_WITHIN = 600.0
 """Seconds for all runs of all ranks."""
 
@@ -290,6 +298,156 @@ def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
     return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
+
+
+# -- A whole script, watched: a command line of Python taken apart, and run as Python would have run it.
+PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
+FLAGS = "uBEIsSOqvbdxiW:X:"
+"""Of Python, in the form of getopt."""
+EXPECTED = "python FILE.py ARGS, python -m MODULE ARGS, or FILE.py ARGS"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run: Python's own flags, a file or a module, and its arguments."""
+
+    flags: tuple[str, ...]
+    name: str
+    module: bool
+    arguments: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The script as it is named in reports."""
+        return f"-m {self.name}" if self.module else self.name
+
+
+def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
+    """The script of a command line. Raises GradproofError GP408 for any other, or another interpreter."""
+    rest, flags = list(words), []
+    if not rest:
+        raise _refused("no command", "write it after two dashes: gradproof watch -- python train.py")
+    named = PYTHON.fullmatch(Path(rest[0]).name)
+    if named:
+        _same(rest.pop(0), executable)
+        before = rest[: rest.index("-m")] if "-m" in rest else rest
+        try:
+            _, left = getopt(before, FLAGS)
+        except GetoptError as e:
+            raise _refused(f"a flag of Python: {e}", "leave the flag out, or put the code into a file") from e
+        flags, rest = before[: len(before) - len(left)], rest[len(before) - len(left) :]
+        if rest and rest[0] == "-m":
+            if len(rest) < 2:
+                raise _refused("-m without a module", "name the module after -m")
+            return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
+    if not rest or not (named or rest[0].endswith(".py")):
+        kind = "no option of watch" if rest and rest[0].startswith("-") else "neither Python nor a .py file"
+        found = f"{rest[0]!r}, which is {kind}" if rest else "Python without a script"
+        raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
+    if not Path(rest[0]).is_file():
+        raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")
+    return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
+
+
+def _refused(found: str, help: str) -> GradproofError:
+    return GradproofError("GP408", found, EXPECTED, help)
+
+
+def _same(named: str, executable: str) -> None:
+    """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
+    major, minor = sys.version_info[:2]
+    if os.sep not in named and named.removesuffix(".exe") in ("python", f"python{major}", f"python{major}.{minor}"):
+        return
+    found = shutil.which(named)
+    if found is None:
+        raise _refused(f"{named!r}, and there is no such interpreter", "write python")
+    if Path(found).absolute().parent != Path(executable).absolute().parent:
+        help = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
+        raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
+
+
+def run(script: Script) -> None:
+    """Run the script as `__main__`, with its own sys.argv and import path. Lets through whatever it raises."""
+    sys.argv = [script.name, *script.arguments]
+    sys.path[0:0] = [str(Path.cwd() if script.module else Path(script.name).resolve().parent)]
+    if script.module:
+        runpy.run_module(script.name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(script.name, run_name="__main__")
+
+
+def run_watched(job: Mapping[str, Any]) -> None:
+    """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
+    from gradproof.shadow.process.watch import ScriptWatch
+    from gradproof.shadow.protocol.monitor_report import effective, effective_line
+
+    def opened(monitor: Any) -> None:
+        print(f"gradproof watch: {effective_line(effective(monitor))}", file=sys.stderr, flush=True)
+
+    script, options, own = Script(**job["script"]), job["options"], os.getpid()
+    watcher = ScriptWatch(**options, opened=opened)
+    try:
+        with watcher:
+            run(script)
+    finally:
+        if os.getpid() == own:
+            try:
+                made = answer(watcher.verification(), script.shown, 1)
+            except Exception as e:
+                made = ended(e, script.shown, options)
+            write_json(Path(job["result"]), made)
+
+
+PATIENCE = 30.0
+"""Seconds for an interrupted script to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen, the script's own exit code (negative for a signal), and whether it was interrupted."""
+
+    verification: Verification
+    status: int
+    interrupted: bool = False
+
+    @property
+    def code(self) -> int:
+        """The exit code: a refutation first, then a script that failed, then the verification's own."""
+        broken, crash = EXIT_CODE[Exit.BROKEN], EXIT_CODE[Exit.CRASH]
+        if self.verification.code == broken or self.status == 0:
+            return self.verification.code
+        return crash
+
+
+def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
+    """Run a script to its end. `stdout` is where its output goes instead; the options are those of ScriptWatch.
+
+    Raises GradproofError for a mistake.
+    """
+    if options["windows_at"] is not None:
+        chosen(options["windows_at"])
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        result = Path(folder) / "result.json"
+        job = {"script": asdict(script), "result": str(result), "options": options}
+        process = subprocess.Popen(command(json.dumps(job), flags=script.flags), stdout=stdout)
+        status, interrupted = _wait(process)
+        try:
+            found = answered(result, script.shown)
+        except (OSError, ValueError) as e:
+            reason = f"the script's process ended with exit code {status} and left no answer: {e}"
+            found = undecided(script.shown, options, Outcome.ERROR, reason)
+    return Watched(found, status, interrupted)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    """Exit code, and whether it was interrupted; an interrupted script has a while to end, as it got the signal too."""
+    try:
+        return process.wait(), False
+    except KeyboardInterrupt:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            return process.wait(PATIENCE), True
+        process.kill()
+        return process.wait(), True
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class ScriptWatch(Monitor):
             self._unfollowed()
         if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
-        last = LAST in self.chosen and self.ends(self.accum_steps)  # of the first epoch, as far as is known
+        last = LAST in self.chosen and self.ends()  # of the first epoch, as far as is known
         if following in self.run.recorded or not (following in self.chosen or last) or not self._goes_on():
             return
         self.ended |= last

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
+from statistics import mode
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
@@ -173,13 +174,12 @@ class Monitor:
         with torch.no_grad(), _disable_current_modes():
             return any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in held)
 
-    def ends(self, accum_steps: int | None) -> bool:
+    def ends(self) -> bool:
         """Whether the first epoch has no more micro-batches left than a window has, as far as its length is known.
 
         It is, where `epoch_batches` is given, and where a data loader has a length. A window has as many as most had.
         """
-        sizes = Counter(len(window) for window in self.closed)
-        most = accum_steps or max(sizes, key=lambda size: sizes[size], default=0)
+        most = self.accum_steps or mode([len(window) for window in self.closed] or [0])
         it = self.epoch.iteration
         length, done = (it.length, it.passes) if it is not None and it is self._iteration else (None, 0)
         if self.epoch_batches is not None:
