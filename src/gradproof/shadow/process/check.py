@@ -40,8 +40,6 @@ from gradproof.shadow.request import Request, chosen, complete, function_of, loa
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
-MODULE = "gradproof.shadow.process.check"
-"""This module by its name, which is `__main__` in a child."""
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
 
@@ -107,7 +105,7 @@ def main() -> None:
 
 def command(*job: str, flags: Sequence[str] = ()) -> list[str]:
     """How a child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
-    return [sys.executable, *flags, "-P", "-m", MODULE, *job]
+    return [sys.executable, *flags, "-P", "-m", "gradproof.shadow.process.check", *job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +258,7 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     made.seconds["rounding"] = round(time.perf_counter() - began, 3)
 
 
+VERIFIED_RANK = "gradproof.shadow.process.check:verified_rank"  # by its name: the module is `__main__` in a child
 RANKS_WITHIN = 600.0
 """Seconds for all runs of all ranks."""
 
@@ -272,7 +271,7 @@ def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) ->
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         jobs = [(file, name, request, subject, folder, rank) for rank in range(request.ranks)]
-        every: list[Verification] = each_rank(f"{MODULE}:verified_rank", jobs, RANKS_WITHIN)
+        every: list[Verification] = each_rank(VERIFIED_RANK, jobs, RANKS_WITHIN)
     made = every[0]
     made.results = worst_of([each.results for each in every])
     made.seconds["all"] = max(other.seconds["all"] for other in every)
@@ -413,10 +412,8 @@ class Watched:
     @property
     def code(self) -> int:
         """The exit code: a refutation first, then a script that failed, then the verification's own."""
-        broken, crash = EXIT_CODE[Exit.BROKEN], EXIT_CODE[Exit.CRASH]
-        if self.verification.code == broken or self.status == 0:
-            return self.verification.code
-        return crash
+        own = self.status == 0 or self.verification.exit is Exit.BROKEN
+        return self.verification.code if own else EXIT_CODE[Exit.CRASH]
 
 
 def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:

@@ -388,7 +388,6 @@ class Monitor:
         if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
             return original(scaler, optimizer, *args, **kwargs)
         self._scaler, before = scaler, self._attempts
-        self.scalers.setdefault(scaler, Counts())
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
@@ -407,7 +406,7 @@ class Monitor:
         before = self.epoch.counts[number]
         self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
-            self.scalers[self._scaler] = self.tally.attempt(self.scalers[self._scaler], skipped)
+            self.scalers[self._scaler] = self.tally.attempt(self.scalers.get(self._scaler, Counts()), skipped)
         if not self.open:
             return
         self.world = max(self.world, world_of())
