@@ -70,14 +70,15 @@ def answer(found: Any, subject: str, ranks: int) -> Answer:
 
 def ended(error: BaseException, subject: str, options: Mapping[str, Any]) -> Answer:
     """An ERROR that says what the user's code, or gradproof, ended with. The traceback goes to stderr."""
-    reason, help, location = stated(error), "run the function by itself first", raised_at(error)
+    reason, help, location = stated(error), "please report it", raised_at(error)
     if isinstance(error, MemoryError):
         reason, help = "the verification ran out of memory", ""
     elif isinstance(error, GradproofError):
         reason, help = f"{error.code}: {error.found}; expected {error.expected}", error.help
     else:
         traceback.print_exception(error)
-        help = "please report it" if own_fault(error) else help
+        if not own_fault(error):
+            reason, help = f"the code ended with {reason}", "run the function by itself first"
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, location, help))}
 
 
