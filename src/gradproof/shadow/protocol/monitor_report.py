@@ -76,8 +76,8 @@ class Handed:
         return ULPS * torch.finfo(self.value.dtype).eps if self.value is not None else 0.0
 
 
-def handed(roots: Sequence[Tensor], scale: Tensor | None, size: int | None, stated_by: str) -> Handed:
-    """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by."""
+def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str) -> Handed:
+    """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
     made = Handed(size, stated_by)
     if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
         return made
@@ -85,11 +85,11 @@ def handed(roots: Sequence[Tensor], scale: Tensor | None, size: int | None, stat
         made.value = roots[0].detach().clone()
         node = _skipped(roots[0].grad_fn)
         if scale is not None:
-            made.scale = scale.detach().clone()
+            made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
             below, other = _split(node)
             address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
-            own = _name(node) == PRODUCT and other is not None and address(other) == address(scale)
-            node = _skipped(below) if own else None
+            both = _name(node) == PRODUCT and isinstance(other, Tensor) and isinstance(scale, Tensor)
+            node = _skipped(below) if both and address(other) == address(scale) else None
         while _name(node) == QUOTIENT and 0 < (by := _number(node)) < math.inf:
             made.divisor *= by
             node = _skipped(_split(node)[0])
@@ -122,7 +122,7 @@ def weights(node: Any, depth: int = 0) -> list[float] | None:
     return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [abs(_number(node))])]
 
 
-def _split(node: Any) -> tuple[Any, Tensor | None]:
+def _split(node: Any) -> tuple[Any, Any]:
     """What was multiplied, or divided, by something without a gradient, and that; two times None for another node."""
     first, second = (n for n, _ in node.next_functions) if _name(node) in (PRODUCT, QUOTIENT) else (None, None)
     if first is not None and second is None:
