@@ -9,7 +9,7 @@ from typing import Any
 
 from gradproof.shadow.process.check import verified
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.request import Request, chosen
+from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 
 
@@ -30,8 +30,7 @@ def watch(
 
     Whatever it raises passes through.
     """
-    named = None if windows_at is None else chosen(windows_at)
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
+    watcher = ScriptWatch(accum_steps, windows, windows_at, epoch_batches=epoch_batches)
     with watcher:
         if callable(target):
             target()

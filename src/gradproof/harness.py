@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from gradproof.rounding.bound import answer as bound_answer
     from gradproof.rounding.step_contracts import Form, Step, form_of
     from gradproof.shadow.protocol.monitor import Monitor
-    from gradproof.shadow.protocol.monitor_report import lengths, monitored
+    from gradproof.shadow.protocol.monitor_report import monitored
     from gradproof.shadow.record.ranks import run_ranks
     from gradproof.shadow.record.run import Run
 
@@ -72,7 +72,7 @@ __all__ = [
     "Panel", "PathSearch", "PathTrace", "Place", "Ratio", "Refutation", "Report", "Run", "Setting", "Site", "Step",
     "StepConfig", "StepSetting", "Tick", "Timeline", "Tokens", "Trace", "Watch", "WindowError", "Workspace",
     "__version__", "accumulated", "accumulation_bound", "accumulation_witness", "batches", "bound_answer",
-    "clip_factor", "constant", "element_bound", "exact", "form_of", "format_named", "judge_window", "lengths",
+    "clip_factor", "constant", "element_bound", "exact", "form_of", "format_named", "judge_window",
     "make_optimizer", "monitored", "mutants_of", "place", "replace_whole", "round_to", "rounded_root", "run_ranks",
     "scaling_bound", "settled", "shortest", "sources_of", "sqrt", "tell", "timestamp", "vector_of",
     "writable"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gradproof.harness import Case, Cell, Monitor, Observed, Place, Refutation, lengths, monitored
+from gradproof.harness import Case, Cell, Monitor, Observed, Place, Refutation, monitored
 from models.systems.epochs import Epochs
 from models.systems.tails import Held, Tail
 from models.systems.torch_logged import TellingStep
@@ -85,7 +85,7 @@ class TellsWhatHappened(Measured):
 
     def reports(self, monitor: Monitor, count: int) -> None:
         """The losses that the loop reported are found to be its own."""
-        judged = [r.verdict(monitor.tally, lengths(monitor), monitor.recorded) for r in monitor.reports]
+        judged = [r.verdict(monitor) for r in monitor.reports]
         if len(judged) != count or not all(right for right, _ in judged):
             raise Refutation(self.clause, f"of {count} losses the loop reported: {judged}")
 

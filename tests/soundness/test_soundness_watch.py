@@ -20,7 +20,6 @@ import torch._dynamo
 import torch.utils.data
 
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.request import chosen
 from tests.checked import run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
@@ -70,7 +69,7 @@ def answered(script: str, end: Any, windows_at: str | None = None) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    watch = ScriptWatch(4, 3, chosen=None if windows_at is None else chosen(windows_at))
+    watch = ScriptWatch(4, 3, windows_at=windows_at)
     found = dict[str, str]()
     try:
         with watch:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,7 +16,6 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.shadow import result as verdict
 from gradproof.shadow.locations import Location
-from gradproof.shadow.process.watch_script import Script
 from gradproof.shadow.result import Result, Verification
 
 WHOLE, WATCH = "gradproof.shadow.verify.check", "gradproof.shadow.process.watch"
@@ -117,11 +116,6 @@ def program(module: str) -> str:
     return f"{head}\nfrom gradproof.shadow.{module} import main\nmain()"
 
 
-def command() -> list[str]:
-    """A child of `gradproof check` with this engine."""
-    return [sys.executable, "-P", "-c", program("process.check")]
-
-
-def watch_command(script: Script, job: Path) -> list[str]:
-    """A child of `gradproof watch` with this watcher."""
-    return [sys.executable, *script.flags, "-P", "-c", program("process.watch_script"), str(job)]
+def command(*job: str, flags: Sequence[str] = ()) -> list[str]:
+    """A child of `gradproof check` with this engine, or of `gradproof watch` with this watcher."""
+    return [sys.executable, *flags, "-P", "-c", program("process.check"), *job]

@@ -122,10 +122,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @allow_undecided
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
-def watch(
-    accum_steps: int | None, epoch_batches: int | None, windows: int, windows_at: str | None, format_: str,
-    out: Path | None, allow: tuple[str, ...], words: tuple[str, ...],
-) -> int:  # fmt: skip
+def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[str, ...], **options: Any) -> int:
     """Run a training script as it is, and verify what one run can decide.
 
     The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
@@ -133,7 +130,7 @@ def watch(
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.shadow.process.watch_script import script_of, watch
+    from gradproof.shadow.process.check import script_of, watch
     from gradproof.shadow.request import allowed
 
     names = allowed(allow)
@@ -142,7 +139,7 @@ def watch(
         cleared(out)
     script = script_of(words)
     apart = out is None and format_ != "text"
-    seen = watch(script, accum_steps, windows, 2 if apart else None, epoch_batches, windows_at)
+    seen = watch(script, 2 if apart else None, **options)
     seen.verification.allow_undecided = names
     if out is not None or apart:
         show(seen.verification, format_, out)

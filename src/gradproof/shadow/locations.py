@@ -17,6 +17,8 @@ from functools import lru_cache
 from itertools import islice
 from types import FrameType
 
+from gradproof.core.errors import GradproofError
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -43,16 +45,12 @@ WRAPPERS = (os.path.join("torch", "_dynamo", "eval_frame.py"), os.path.join("tor
 
 
 @lru_cache(maxsize=1)
-def _torch_folder() -> str:
-    spec = importlib.util.find_spec("torch")
-    return os.path.dirname(spec.origin) + os.sep if spec and spec.origin else "\0"
-
-
-@lru_cache(maxsize=1)
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(os.path.abspath(p) + os.sep for p in found)
+def _folders() -> tuple[str, tuple[str, ...]]:
+    """The folder of torch, and those of libraries."""
+    spec, paths = importlib.util.find_spec("torch"), sysconfig.get_paths()
+    libraries = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    torch = os.path.dirname(spec.origin) if spec and spec.origin else "\0"
+    return torch + os.sep, tuple(os.path.abspath(p) + os.sep for p in libraries)
 
 
 @lru_cache(maxsize=8192)
@@ -64,10 +62,11 @@ def owner(file: str) -> str:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     if full.startswith(here):
         return USER if full.startswith(os.path.join(here, "_reference") + os.sep) else OWN
-    if full.startswith(_torch_folder()):
+    torch, libraries = _folders()
+    if full.startswith(torch):
         return TORCH
     inside = any(part in full for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"))
-    return LIBRARY if inside or full.startswith(_library_folders()) else USER
+    return LIBRARY if inside or full.startswith(libraries) else USER
 
 
 def frames() -> Iterator[FrameType]:
@@ -85,14 +84,18 @@ def user_location() -> Location:
 
     Where there is none, the innermost line of a library outside torch and the standard library; else `NOWHERE`.
     """
-    library: FrameType | None = None
+    found = library = None
     for frame in frames():
         kind = owner(frame.f_code.co_filename)
         if kind == USER:
-            return location_of(frame, library)
+            found = frame
+            break
         if kind == LIBRARY and library is None and "-packages" in frame.f_code.co_filename:
-            library = frame
-    return NOWHERE if library is None else location_of(library, library)
+            found = library = frame
+    if found is None:
+        return NOWHERE
+    via = "" if library is None else f"{library.f_code.co_filename}:{library.f_lineno}"
+    return Location(found.f_code.co_filename, found.f_lineno, found.f_code.co_name, via)
 
 
 def by_torch() -> bool:
@@ -116,13 +119,25 @@ def recomputing() -> bool:
     return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
 
 
-def location_of(frame: FrameType, library: FrameType | None = None) -> Location:
-    """The line that a frame is at; `library` is named as the way that led there."""
-    via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
-    return Location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
-
-
 def lines_of(error: BaseException) -> list[Location]:
     """The lines of a traceback, the innermost last."""
     frames = traceback.walk_tb(error.__traceback__)
     return [Location(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
+
+
+def own_fault(error: BaseException) -> bool:
+    """Whether an exception began in gradproof, and not in the user's code or a library that it called."""
+    own = all(owner(line.file) == OWN for line in lines_of(error)[-1:])
+    return own and isinstance(error, Exception) and not isinstance(error, GradproofError)
+
+
+def stated(error: BaseException) -> str:
+    """An exception in words; one that began in gradproof itself says so."""
+    return f"{'gradproof itself: ' if own_fault(error) else ''}{type(error).__name__}: {error}"
+
+
+def raised_at(error: BaseException) -> Location:
+    """The user's innermost line of a traceback."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return Location(error.filename, error.lineno or 1)
+    return next((line for line in reversed(lines_of(error)) if owner(line.file) == USER), NOWHERE)

@@ -18,8 +18,7 @@ from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
-from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.locations import Location, lines_of
+from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, WHERE_DUE, Result, Verification
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -102,38 +101,15 @@ def allowed(names: Iterable[str]) -> list[str]:
     return found
 
 
-# -- Which windows of a watched run are recorded: the first few, or those that the user names.
 LAST = "last"
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Numbers of windows, counted from 0. `last`: the last of the first epoch as well."""
-
-    numbers: frozenset[int]
-    last: bool = False
-
-    @property
-    def words(self) -> list[int | str]:
-        """The choice as plain data."""
-        return [*sorted(self.numbers), *[LAST] * self.last]
-
-
-def first(windows: int) -> Chosen:
-    """The first few windows."""
-    return Chosen(frozenset(range(windows)))
-
-
-def chosen(text: str) -> Chosen:
-    """The windows of `--windows-at`: numbers and `last`, with commas. Raises GradproofError GP406 for anything else."""
+def chosen(text: str) -> frozenset[int | str]:
+    """The windows of `--windows-at`: numbers from 0, and `last`, the last of the first epoch. Raises as a `Request`."""
     words = [word.strip() for word in text.split(",")]
-    numbers = [word for word in words if word != LAST]
-    if any(not (word.isascii() and word.isdigit()) for word in numbers):
-        raise GradproofError(
-            "GP406", f"windows-at is {text!r}", "numbers of windows, counted from 0, and `last`, with commas between",
-            "write it as: --windows-at 0,1,last",
-        )  # fmt: skip
-    return Chosen(frozenset(map(int, numbers)), LAST in words)
+    if any(word != LAST and not (word.isascii() and word.isdigit()) for word in words):
+        raise _refused("windows-at", text, "numbers of windows, counted from 0, and `last`, with commas between")
+    return frozenset(word if word == LAST else int(word) for word in words)
 
 
 # -- The function of `check`.
@@ -168,10 +144,8 @@ def takes_run(function: Any, where: str = "") -> Callable[..., Any]:
         raise refused("a coroutine or generator: calling it runs nothing")
     try:
         inspect.signature(function).bind(object())
-    except TypeError as e:
+    except (TypeError, ValueError) as e:  # it takes others, or they cannot be seen
         raise refused(f"a function that cannot be called with one argument: {e}") from e
-    except ValueError as e:
-        raise refused(f"a function whose arguments cannot be seen: {e}") from e
     made: Callable[..., Any] = function
     return made
 
@@ -211,7 +185,7 @@ def undecided(
     return Verification(subject, dict(config), results)
 
 
-# -- The user's file: import it, find its function, and tell the user's exceptions from gradproof's own.
+# -- The user's file.
 
 
 def load(path: Path) -> ModuleType:
@@ -236,27 +210,3 @@ def load(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def stated(error: BaseException) -> str:
-    """What the user's code ended with, in one line."""
-    if isinstance(error, SystemExit):
-        return f"the function ended the process with exit code {error.code}"
-    text = " ".join(str(error).split())
-    return f"the function raised {type(error).__name__}" + (f": {text[:300]}" if text else "")
-
-
-def own_fault(error: BaseException) -> bool:
-    """Whether an exception began in gradproof, and not in the user's code or a library that it called."""
-    innermost = lines_of(error)[-1:]
-    return isinstance(error, Exception) and all(Path(p.file).is_relative_to(PACKAGE) for p in innermost)
-
-
-def raised_at(error: BaseException, path: Path) -> Location | None:
-    """The innermost line of the user's own folder in the traceback, or the innermost line of any other code."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return Location(error.filename, error.lineno or 1)
-    lines = lines_of(error)
-    own = [p for p in lines if Path(p.file) == path] or [p for p in lines if Path(p.file).is_relative_to(path.parent)]
-    others = [p for p in lines if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
-    return next(reversed(own or others), None)

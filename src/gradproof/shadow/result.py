@@ -7,6 +7,7 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -135,10 +136,7 @@ class Verification:
 
     def result(self, obligation: str) -> Result:
         """The result of an obligation. Raises KeyError when it was not judged."""
-        for found in self.results:
-            if found.obligation == obligation:
-                return found
-        raise KeyError(obligation)
+        return {found.obligation: found for found in reversed(self.results)}[obligation]
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
@@ -160,21 +158,6 @@ if set(SEVERITY) != set(Outcome):
 
 # -- A Verification as JSON and back: format `gradproof-step/2`, described by reports/step.schema.json.
 STEP_SCHEMA = "gradproof-step/2"
-_LOCATION = frozenset({"file", "line", "function", "via"})
-_VERDICT = ("outcome", "exit", "code")
-_RESULT: Mapping[str, type | tuple[type, ...]] = {
-    "obligation": str,
-    "outcome": str,
-    "reason": str,
-    "location": (dict, type(None)),
-    "help": str,
-    "domain": str,
-    "reach": str,
-    "details": dict,
-    "counterexample": (dict, type(None)),
-}
-_LISTS = ("events", "weights", "rounding", "assumptions", "paths", "uncovered", "havocked", "notes", "allow_undecided")
-_MAPPINGS = ("config", "operators", "shapes", "versions", "seconds", "monitoring")
 
 
 def plain(value: Any, where: str = "verification") -> Any:
@@ -195,6 +178,9 @@ def plain(value: Any, where: str = "verification") -> Any:
         return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if isinstance(value, set | frozenset):
         return sorted((plain(v, where) for v in value), key=str)
+    if isinstance(value, Result):
+        location = None if value.location is None else asdict(value.location)
+        return plain({f.name: getattr(value, f.name) for f in fields(value)} | {"location": location}, where)
     raise ValueError(f"{where} is a {type(value).__module__}.{type(value).__name__}, which is no plain data")
 
 
@@ -206,60 +192,19 @@ def _key(key: Any, where: str) -> str:
 
 def to_json(verification: Verification) -> dict[str, Any]:
     """The JSON form. Raises ValueError where something is no plain data."""
-    made: dict[str, Any] = {
-        "schema": STEP_SCHEMA,
-        "gradproof": __version__,
-        "subject": verification.subject,
-        "outcome": str(verification.outcome),
-        "exit": str(verification.exit),
-        "code": verification.code,
-        "results": [_result(result, f"results[{i}]") for i, result in enumerate(verification.results)],
-    }
-    for name in (*_MAPPINGS, *_LISTS):
-        made[name] = plain(getattr(verification, name), name)
-    return made
-
-
-def _result(result: Result, where: str) -> dict[str, Any]:
-    made = {f.name: getattr(result, f.name) for f in fields(result)}
-    made["location"] = None if result.location is None else asdict(result.location)
-    return {name: plain(value, f"{where}.{name}") for name, value in made.items()}
+    made = {f.name: plain(getattr(verification, f.name), f.name) for f in fields(verification)}
+    verdict = {"outcome": str(verification.outcome), "exit": str(verification.exit), "code": verification.code}
+    return {"schema": STEP_SCHEMA, "gradproof": __version__, **verdict, **made}
 
 
 def from_json(data: Any) -> Verification:
-    """Inverse of `to_json`. Raises ValueError on any other shape, and when the verdict does not follow."""
-    if not isinstance(data, dict) or data.get("schema") != STEP_SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ValueError(f"its schema is {found!r}, not {STEP_SCHEMA!r}")
-    kinds: dict[str, type] = {"subject": str, "results": list}
-    kinds |= dict.fromkeys(_MAPPINGS, dict) | dict.fromkeys(_LISTS, list)
-    _shaped(data, kinds, "it")
-    known = {"schema", "gradproof", *_VERDICT, *kinds}
-    if set(data) != known:
-        raise ValueError(f"its keys differ: {', '.join(sorted(set(data) ^ known))}")
-    results = [_read(row, f"results[{i}]") for i, row in enumerate(data["results"])]
-    rest = {name: data[name] for name in (*_MAPPINGS, *_LISTS)}
-    made = Verification(data["subject"], results=results, **rest)
-    follows = (str(made.outcome), str(made.exit), made.code)
-    stated = tuple(data[name] for name in _VERDICT)
-    if stated != follows:
-        raise ValueError(f"it states {stated}, and its results say {follows}")
+    """Inverse of `to_json`. Raises ValueError for what that does not make: another shape, or another verdict."""
+    from pydantic import TypeAdapter  # only who reads an answer waits for it
+
+    if not isinstance(data, dict):
+        raise ValueError(f"it is a {type(data).__name__}")
+    own = {f.name: data[f.name] for f in fields(Verification) if f.name in data}
+    made = TypeAdapter(Verification).validate_json(json.dumps(own), strict=True)
+    if to_json(made) | {"gradproof": data.get("gradproof")} != data:
+        raise ValueError("it has another schema or other keys, or states another verdict than its results say")
     return made
-
-
-def _read(row: Any, where: str) -> Result:
-    if not isinstance(row, dict) or set(row) != set(_RESULT):
-        raise ValueError(f"{where} is no result")
-    _shaped(row, _RESULT, where)
-    location = row["location"]
-    if location is not None:
-        if set(location) != _LOCATION or not isinstance(location["line"], int):
-            raise ValueError(f"{where}.location is no location")
-        location = Location(**location)
-    return Result(**{**row, "outcome": Outcome(row["outcome"]), "location": location})
-
-
-def _shaped(data: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
-    for name, kind in kinds.items():
-        if not isinstance(data.get(name), kind):
-            raise ValueError(f"{where} has {name} of type {type(data.get(name)).__name__}")

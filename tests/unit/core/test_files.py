@@ -139,7 +139,6 @@ def test_a_long_name_and_two_writers_at_once_do_not_collide(tmp_path: Path) -> N
     [
         "gradproof.execution.worker",
         "gradproof.shadow.process.check",
-        "gradproof.shadow.process.watch_script",
         "gradproof.evidence.store",
         "gradproof.extras.conformance.report",
     ],

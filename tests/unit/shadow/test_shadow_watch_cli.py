@@ -18,8 +18,8 @@ import step_bench
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.shadow.process import watch_script as watching
-from gradproof.shadow.process.watch_script import Script, script_of
+from gradproof.shadow.process import check as child
+from gradproof.shadow.process.check import Script, script_of
 from gradproof.shadow.result import OBLIGATIONS, from_json
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "reports/step.schema.json").read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ if "fork" in sys.argv:
 @pytest.fixture(autouse=True)
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with jobs/train.py, and children with the fake watcher."""
-    monkeypatch.setattr(watching, "command", step_bench.watch_command)
+    monkeypatch.setattr(child, "command", step_bench.command)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "jobs" / "train.py"
     path.parent.mkdir()
@@ -223,8 +223,7 @@ def test_an_interrupted_script_is_still_judged(script: Path) -> None:
     here = str(Path(__file__).parents[1])
     program = (
         f"import sys; sys.path.insert(0, {here!r}); import step_bench\n"
-        "from gradproof.shadow.process import watch_script as watching\n"
-        "watching.command = step_bench.watch_command\n"
+        "from gradproof.shadow.process import check as child; child.command = step_bench.command\n"
         "from gradproof.cli import main; main(['watch', '--', 'jobs/train.py'])"
     )
     parent = subprocess.Popen(

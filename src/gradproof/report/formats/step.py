@@ -182,7 +182,7 @@ def _monitoring(monitoring: Any) -> list[str]:
         return []
     from gradproof.shadow.protocol import monitor_report
 
-    return monitor_report.monitoring_lines(monitoring)
+    return list(monitor_report.monitoring_lines(monitoring))
 
 
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:

@@ -29,11 +29,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gradproof.shadow.bounds import kernels as kernels
 from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, fits as within
 from gradproof.shadow.bounds.rules import MOVED
-from gradproof.shadow.locations import Location, initialising, user_location
+from gradproof.shadow.locations import Location, initialising, stated, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import checksum, plain, same
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Run, Step, default_dtype, seed, stated
+from gradproof.shadow.record.run import Run, Step, default_dtype, seed
 from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.unseen import calls, replaced, steps

@@ -1,9 +1,10 @@
-"""One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
+"""A user's function, verified, or a user's script, watched, in a process of its own.
 
-The job is JSON on the first line of stdin: file, function, options (fields of `Request`), result, package. The answer
-goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the
-fields of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
-prints goes where the parent sent stdout and stderr.
+`python -m gradproof.shadow.process.check` with a job, which is JSON: on the first line of stdin for a function (file,
+function, options of a `Request`, result, package), on the command line for a script, which has stdin to itself. The
+answer goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`,
+the fields of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
+What the user's function prints goes where the parent sent stdout and stderr.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import inspect
 import io
 import json
 import os
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,63 +24,62 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
-from gradproof.core.outcome import Outcome
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
-from gradproof.shadow.locations import NOWHERE
-from gradproof.shadow.request import Request, complete, function_of, load, own_fault, raised_at, stated, undecided
+from gradproof.shadow.locations import NOWHERE, own_fault, raised_at, stated
+from gradproof.shadow.request import Request, chosen, complete, function_of, load, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
-MISTAKE = ("code", "found", "expected", "help", "where")
-"""Fields of a user's mistake, which the parent raises again."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
     """Import the file, verify its function. Whatever goes wrong is in the answer."""
-    path, name = Path(job["file"]), str(job["function"])
-    subject, options, loaded = str(job["subject"]), dict(job["options"]), False
+    path, subject, options, loaded = Path(job["file"]), str(job["subject"]), dict(job["options"]), False
     try:
         if Path(job["package"]) != PACKAGE:
-            return _failed(subject, options, f"the child imported another gradproof, from {PACKAGE}")
+            raise ImportError(f"the child imported another gradproof, from {PACKAGE}")
         request = Request(**options)
-        function = function_of(load(path), name, str(job.get("shown", path)))
+        function = function_of(load(path), job["function"], job["shown"])
         loaded = True
-        found = verified(function, request, subject)
-        if not isinstance(found, Verification):
-            return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
-        found.subject = subject
-        return {"verification": to_json(complete(found, request.ranks))}
+        return answer(verified(function, request, subject), subject, request.ranks)
     except BaseException as e:
         if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
-            return {"mistake": {name: getattr(e, name) for name in MISTAKE}}
-        return ended(e, subject, options, path)
+            return {"mistake": vars(e)}  # which the parent raises again
+        return ended(e, subject, options)
 
 
-def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: Path) -> Answer:
+def answer(found: Any, subject: str, ranks: int) -> Answer:
+    """What an engine found. Raises TypeError for what is no verification, ValueError where it is no plain data."""
+    if not isinstance(found, Verification):
+        raise TypeError(f"the engine returned a {type(found).__name__}, not a Verification")
+    found.subject = subject
+    return {"verification": to_json(complete(found, ranks))}
+
+
+def ended(error: BaseException, subject: str, options: Mapping[str, Any]) -> Answer:
     """An ERROR that says what the user's code, or gradproof, ended with. The traceback goes to stderr."""
+    reason, help, location = stated(error), "please report it", raised_at(error)
     if isinstance(error, MemoryError):
-        return _failed(subject, options, "the verification ran out of memory")
-    if isinstance(error, GradproofError):
-        return _failed(subject, options, f"{error.code}: {error.found}; expected {error.expected}", error.help)
-    traceback.print_exception(error)
-    if own_fault(error):
-        return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
-    help, location = "run the function by itself first", raised_at(error, path)
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), location, help))}
-
-
-def _failed(subject: str, options: Mapping[str, Any], reason: str, help: str = "") -> Answer:
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, help=help))}
+        reason, help = "the verification ran out of memory", ""
+    elif isinstance(error, GradproofError):
+        reason, help = f"{error.code}: {error.found}; expected {error.expected}", error.help
+    else:
+        traceback.print_exception(error)
+        if not own_fault(error):
+            reason, help = f"the code ended with {reason}", "run the function by itself first"
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, location, help))}
 
 
 def main() -> None:
@@ -84,6 +87,9 @@ def main() -> None:
 
     A forked child of the user's code that comes back here ends without an answer.
     """
+    if len(sys.argv) > 1:
+        run_watched(json.loads(sys.argv[1]))
+        return
     own = os.getpid()
     job = job_of_stdin()
     answer = perform(job)
@@ -98,9 +104,9 @@ def main() -> None:
 # -- The parent's side: start the child, limit its time, leave nothing of it alive, and read what it answered.
 
 
-def command() -> list[str]:
-    """How the child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
-    return [sys.executable, "-P", "-m", "gradproof.shadow.process.check"]
+def command(*job: str, flags: Sequence[str] = ()) -> list[str]:
+    """How a child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
+    return [sys.executable, *flags, "-P", "-m", "gradproof.shadow.process.check", *job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +130,17 @@ def target_of(text: str) -> Target:
         found = f"{text!r}" + ("" if colon else ", which names no function")
         raise GradproofError("GP402", found, "FILE.py:FUNCTION", "write for example train.py:step")
     path = Path(shown)
-    help = "give the path of the file that has the training function"
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        raise GradproofError("GP403", found, "a Python file", help, shown)
-    if path.suffix != ".py":
-        raise GradproofError("GP403", f"a file that ends in {path.suffix or 'nothing'}", "a .py file", help, shown)
+    kind = f"a file that ends in {path.suffix or 'nothing'}" if path.suffix != ".py" else ""
+    found = kind if path.is_file() else "a folder" if path.is_dir() else "no such file"
+    if found:
+        help = "give the path of the file that has the training function"
+        raise GradproofError("GP403", found, "a .py file", help, shown)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), shown, "exec", dont_inherit=True)
-    except OSError as e:
-        raise GradproofError("GP403", f"a file that cannot be read: {e.strerror}", "a Python file", help, shown) from e
-    except (SyntaxError, ValueError) as e:
-        line = getattr(e, "lineno", None)
-        where = f"{shown}:{line}" if line else shown
-        said = getattr(e, "msg", None) or str(e)
-        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "correct the file", where) from e
+    except (OSError, SyntaxError, ValueError) as e:
+        raise GradproofError("GP403", f"no Python: {e}", "a Python file", "correct the file", shown) from e
     return Target(path.resolve(), function, shown)
 
 
@@ -153,28 +153,25 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
             "file": str(target.path), "shown": target.shown, "function": target.function, "subject": target.subject,
             "options": config, "result": str(result), "package": str(PACKAGE), "lifeline": True,
         }  # fmt: skip
-        outcome, reason = _attend(job, folder, limit)
-        if outcome is None:
-            try:
-                return answered(result, target.subject)
-            except ValueError as e:
-                outcome, reason = Outcome.ERROR, f"the verification left no answer: {e}"
-    help = "raise --time-limit, or check a smaller model" if outcome is Outcome.TIMEOUT else ""
+        try:
+            _attend(job, folder, limit)
+            return answered(result, target.subject)
+        except TimeoutError as e:
+            outcome, reason, help = Outcome.TIMEOUT, str(e), "raise --time-limit, or check a smaller model"
+        except (OSError, ValueError) as e:
+            outcome, reason, help = Outcome.ERROR, f"the verification left no answer: {e}", ""
     return undecided(target.subject, config, outcome, reason, help=help)
 
 
-def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
-    """Start, wait, kill what is left. The outcome is None when the child ended well.
+def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> None:
+    """Start, wait, kill what is left. Raises TimeoutError, or OSError or ValueError for another end.
 
     The environment is the user's own; TMPDIR marks its children, which end with it.
     """
     environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
-    try:
-        process = subprocess.Popen(
-            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
-        )
-    except OSError as e:
-        return Outcome.ERROR, f"the verification could not be started: {e}"
+    process = subprocess.Popen(
+        command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=environment, start_new_session=True
+    )
     assert process.stdin is not None
     try:
         with suppress(BrokenPipeError):
@@ -182,33 +179,27 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
             process.stdin.flush()
         if late := exceeded(process, limit):
             end_group(process)
-            return Outcome.TIMEOUT, f"{late}; the process was killed"
+            raise TimeoutError(f"{late}; the process was killed")
     finally:
         bury(process, scratch)
         with suppress(OSError):
             process.stdin.close()
-    code = process.returncode
-    how = f"ended with exit code {code} and left no answer" if code > 0 else f"was {killed_by(code)}"
-    return (None, "") if code == 0 else (Outcome.ERROR, f"the process {how}")
+    if code := process.returncode:
+        raise ValueError(f"the process ended with exit code {code}" if code > 0 else f"it was {killed_by(code)}")
 
 
 def answered(result: Path, subject: str) -> Verification:
-    """What a child wrote. Raises GradproofError for a user's mistake, ValueError when it is no answer to this job."""
-    try:
-        data = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ValueError("the process ended early" if isinstance(e, FileNotFoundError) else str(e)) from e
-    if not isinstance(data, dict) or set(data) not in ({"verification"}, {"mistake"}):
-        raise ValueError("it is neither a verification nor a mistake")
-    if "mistake" in data:
-        fields = data["mistake"]
-        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in MISTAKE):
-            raise ValueError("it is no mistake of the known shape")
-        raise GradproofError(*(fields[name] for name in MISTAKE))
-    found = from_json(data["verification"])
-    if found.subject != subject:
-        raise ValueError(f"it is about {found.subject!r}")
-    return found
+    """What a child wrote. Raises GradproofError for a user's mistake, OSError or ValueError for no answer."""
+    match json.loads(result.read_text(encoding="utf-8")):
+        case {"mistake": {"code": code, "found": found, "expected": expected, "help": help, "where": where}}:
+            raise GradproofError(code, found, expected, help, where)
+        case {"verification": verification}:
+            made = from_json(verification)
+        case _:
+            raise ValueError("it is neither a verification nor a mistake")
+    if made.subject != subject:
+        raise ValueError(f"it is about {made.subject!r}")
+    return made
 
 
 # -- One training function, verified; with rounding, one recording of it is bounded as well.
@@ -268,8 +259,7 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     made.seconds["rounding"] = round(time.perf_counter() - began, 3)
 
 
-MODULE = "gradproof.shadow.process.check"
-"""This module by its name, which is `__main__` in a child."""
+VERIFIED_RANK = "gradproof.shadow.process.check:verified_rank"  # by its name: the module is `__main__` in a child
 RANKS_WITHIN = 600.0
 """Seconds for all runs of all ranks."""
 
@@ -282,7 +272,7 @@ def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) ->
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         jobs = [(file, name, request, subject, folder, rank) for rank in range(request.ranks)]
-        every: list[Verification] = each_rank(f"{MODULE}:verified_rank", jobs, RANKS_WITHIN)
+        every: list[Verification] = each_rank(VERIFIED_RANK, jobs, RANKS_WITHIN)
     made = every[0]
     made.results = worst_of([each.results for each in every])
     made.seconds["all"] = max(other.seconds["all"] for other in every)
@@ -308,6 +298,154 @@ def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
     return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
+
+
+# -- A whole script, watched: a command line of Python taken apart, and run as Python would have run it.
+PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
+FLAGS = "uBEIsSOqvbdxiW:X:"
+"""Of Python, in the form of getopt."""
+EXPECTED = "python FILE.py ARGS, python -m MODULE ARGS, or FILE.py ARGS"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run: Python's own flags, a file or a module, and its arguments."""
+
+    flags: tuple[str, ...]
+    name: str
+    module: bool
+    arguments: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The script as it is named in reports."""
+        return f"-m {self.name}" if self.module else self.name
+
+
+def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
+    """The script of a command line. Raises GradproofError GP408 for any other, or another interpreter."""
+    rest, flags = list(words), []
+    if not rest:
+        raise _refused("no command", "write it after two dashes: gradproof watch -- python train.py")
+    named = PYTHON.fullmatch(Path(rest[0]).name)
+    if named:
+        _same(rest.pop(0), executable)
+        before = rest[: rest.index("-m")] if "-m" in rest else rest
+        try:
+            _, left = getopt(before, FLAGS)
+        except GetoptError as e:
+            raise _refused(f"a flag of Python: {e}", "leave the flag out, or put the code into a file") from e
+        flags, rest = before[: len(before) - len(left)], rest[len(before) - len(left) :]
+        if rest and rest[0] == "-m":
+            if len(rest) < 2:
+                raise _refused("-m without a module", "name the module after -m")
+            return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
+    if not rest or not (named or rest[0].endswith(".py")):
+        kind = "no option of watch" if rest and rest[0].startswith("-") else "neither Python nor a .py file"
+        found = f"{rest[0]!r}, which is {kind}" if rest else "Python without a script"
+        raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
+    if not Path(rest[0]).is_file():
+        raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")
+    return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
+
+
+def _refused(found: str, help: str) -> GradproofError:
+    return GradproofError("GP408", found, EXPECTED, help)
+
+
+def _same(named: str, executable: str) -> None:
+    """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
+    major, minor = sys.version_info[:2]
+    if os.sep not in named and named.removesuffix(".exe") in ("python", f"python{major}", f"python{major}.{minor}"):
+        return
+    found = shutil.which(named)
+    if found is None:
+        raise _refused(f"{named!r}, and there is no such interpreter", "write python")
+    if Path(found).absolute().parent != Path(executable).absolute().parent:
+        help = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
+        raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
+
+
+def run(script: Script) -> None:
+    """Run the script as `__main__`, with its own sys.argv and import path. Lets through whatever it raises."""
+    sys.argv = [script.name, *script.arguments]
+    sys.path[0:0] = [str(Path.cwd() if script.module else Path(script.name).resolve().parent)]
+    if script.module:
+        runpy.run_module(script.name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(script.name, run_name="__main__")
+
+
+def run_watched(job: Mapping[str, Any]) -> None:
+    """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
+    from gradproof.shadow.process.watch import ScriptWatch
+    from gradproof.shadow.protocol.monitor_report import effective, effective_line
+
+    def opened(monitor: Any) -> None:
+        print(f"gradproof watch: {effective_line(effective(monitor))}", file=sys.stderr, flush=True)
+
+    script, options, own = Script(**job["script"]), job["options"], os.getpid()
+    watcher = ScriptWatch(**options, opened=opened)
+    try:
+        with watcher:
+            run(script)
+    finally:
+        if os.getpid() == own:
+            try:
+                made = answer(watcher.verification(), script.shown, 1)
+            except Exception as e:
+                made = ended(e, script.shown, options)
+            write_json(Path(job["result"]), made)
+
+
+PATIENCE = 30.0
+"""Seconds for an interrupted script to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen, the script's own exit code (negative for a signal), and whether it was interrupted."""
+
+    verification: Verification
+    status: int
+    interrupted: bool = False
+
+    @property
+    def code(self) -> int:
+        """The exit code: a refutation first, then a script that failed, then the verification's own."""
+        own = self.status == 0 or self.verification.exit is Exit.BROKEN
+        return self.verification.code if own else EXIT_CODE[Exit.CRASH]
+
+
+def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
+    """Run a script to its end. `stdout` is where its output goes instead; the options are those of ScriptWatch.
+
+    Raises GradproofError for a mistake.
+    """
+    if options["windows_at"] is not None:
+        chosen(options["windows_at"])
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        result = Path(folder) / "result.json"
+        job = {"script": asdict(script), "result": str(result), "options": options}
+        process = subprocess.Popen(command(json.dumps(job), flags=script.flags), stdout=stdout)
+        status, interrupted = _wait(process)
+        try:
+            found = answered(result, script.shown)
+        except (OSError, ValueError) as e:
+            reason = f"the script's process ended with exit code {status} and left no answer: {e}"
+            found = undecided(script.shown, options, Outcome.ERROR, reason)
+    return Watched(found, status, interrupted)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    """Exit code, and whether it was interrupted; an interrupted script has a while to end, as it got the signal too."""
+    try:
+        return process.wait(), False
+    except KeyboardInterrupt:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            return process.wait(PATIENCE), True
+        process.kill()
+        return process.wait(), True
 
 
 if __name__ == "__main__":

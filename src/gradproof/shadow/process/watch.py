@@ -13,7 +13,7 @@ decided.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -29,8 +29,8 @@ from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
-from gradproof.shadow.request import Chosen, complete, expected_obligations, first
-from gradproof.shadow.result import RECORDED, Result, Verification, assuming
+from gradproof.shadow.request import LAST, chosen, expected_obligations
+from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
 from gradproof.shadow.verify.rank_sums import RankSums
 from gradproof.shadow.whole.recorded import Recorded
@@ -55,77 +55,73 @@ HOOKED = "a hook of a parameter ran in the backward pass; one run does not show 
 WRITTEN = "gradients were written in a backward pass by more than accumulation; one run does not show how"
 
 
-class ScriptWatch:
+Reason = tuple[str, Location]
+
+
+class ScriptWatch(Monitor):
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
-    `accum_steps` None is read from the run. `chosen`: the windows that are recorded, each with the first micro-batch of
-    the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks that count.
+    `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
+    micro-batch of the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks.
     """
 
     def __init__(
-        self,
-        accum_steps: int | None = None,
-        windows: int = 3,
-        epoch_batches: int | None = None,
-        opened: Callable[[Monitor], None] | None = None,
-        chosen: Chosen | None = None,
+        self, accum_steps: int | None = None, windows: int = 3, windows_at: str | None = None, **options: Any
     ) -> None:
-        self.accum_steps, self.windows = accum_steps, windows
-        self.chosen = chosen or first(windows)
-        self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
-        self.run = self.monitor.run
+        super().__init__(None, windows, accum_steps, **options)
+        self.asked, self.named = windows, windows_at is not None
+        self.chosen = frozenset(range(windows)) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
-        self.engine.reaching = self.monitor.details.reaching
-        self.on, self.ended, self.left = 0 in self.chosen.numbers, False, False
-        self._stack, self._following = ExitStack(), ExitStack()
+        self.engine.reaching = self.details.reaching
+        self.details.starts = partial(setattr, self.engine, "awake", True)
+        self.on, self.ended, self.left = 0 in self.chosen, False, False
+        self._following = ExitStack()
 
-    def __enter__(self) -> ScriptWatch:
-        with ExitStack() as stack:
-            stack.enter_context(self.monitor)
-            stack.enter_context(made(self.engine))
-            stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
-            stack.callback(self._following.close)
-            self.monitor.turned, self.monitor.gave = self.turned, self.engine.took
-            self.monitor.details.starts = partial(setattr, self.engine, "awake", True)
-            if self.on:
-                self.run.recorded.add(0)
-                self._following.enter_context(recording(self.engine))
-            else:
-                self.engine.close()
-            self._stack = stack.pop_all()
-        return self
+    def enters(self, stack: ExitStack) -> None:
+        """Follow the first window, or nothing for now."""
+        stack.enter_context(made(self.engine))
+        stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
+        stack.callback(self._following.close)
+        if self.on:
+            self.run.recorded.add(0)
+            self._following.enter_context(recording(self.engine))
+        else:
+            self.engine.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.left = self.on and error is None and self.monitor.holds_gradients()
+        self.left = self.on and error is None and self.holds_gradients()
         self.on = False
-        self._stack.close()
+        super().__exit__(kind, error, tb)
 
-    def _passed(self) -> None:
-        """A backward pass of a window that is not recorded is the last that is followed for now."""
-        if self.on and self.run.open and not self.run.recorded & {self.run.number, self.run.number + 1}:
-            self.on = False
-            self._unfollowed()
+    def gave(self, batch: Any) -> None:
+        """The engine takes the samples of a batch."""
+        self.engine.took(batch)
 
     def turned(self) -> None:
-        """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before."""
-        self._passed()
+        """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.
+
+        A backward pass of a window that is not recorded is the last that is followed for now.
+        """
+        following = self.run.number + 1
+        if self.on and self.run.open and not self.run.recorded & {self.run.number, following}:
+            self.on = False
+            self._unfollowed()
         if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
-        following = self.run.number + 1
-        last = self.chosen.last and self.monitor.ends(self.accum_steps)  # of the first epoch, as far as is known
-        if following in self.run.recorded or not (following in self.chosen.numbers or last) or not self._goes_on():
+        last = LAST in self.chosen and self.ends()  # of the first epoch, as far as is known
+        if following in self.run.recorded or not (following in self.chosen or last) or not self._goes_on():
             return
         self.ended |= last
         self.run.recorded.add(following)
-        self.monitor.look()
+        self.look()
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
-        apart = _get_current_dispatch_mode() is not None or self.monitor.inside or self.engine.facts.lost
+        apart = _get_current_dispatch_mode() is not None or self.inside or self.engine.facts.lost
         if not self.on and not apart:
             self.on = True
-            self.engine.go_on(self.monitor.parameters())
+            self.engine.go_on(self.parameters())
             self._following.enter_context(recording(self.engine))
         return self.on
 
@@ -145,27 +141,23 @@ class ScriptWatch:
         """A result for every obligation; those that this run does not decide are undecided."""
         events = [event for own in self.run.kept() for event in own]
         judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self.run.windows, self.run.recorded)
-        ruling, doubt = StepRuling(self.monitor, self.accum_steps, self.left), self._interfered()
+        ruling, doubt = StepRuling(self, self.accum_steps, self.left), self._interfered()
         ruling.in_passes(doubt is None and judge.in_passes())
         found = Verification("", {"accum_steps": ruling.n, "inferred": self.accum_steps is None})
         found.uncovered, found.versions = [BLIND], {"torch": torch.__version__}
-        found.monitoring, found.notes = monitored(self.monitor), heard(self.monitor)
+        found.monitoring, found.notes = monitored(self), heard(self)
         rows = Counter((event.kind, str(event.location)) for event in events)
         found.events = [{"event": kind, "location": at, "times": times} for (kind, at), times in rows.items()]
-        names = expected_obligations(self.monitor.world)
-        if ruling.windows:
-            self._judge(found, judge, ruling, doubt)
-            said = {result.obligation for result in found.results}
-            found.results += [self._undecided(name) for name in names if name not in said]
-        else:
-            found.results = [Result(n, Outcome.OPAQUE, self._nothing(), domain="events") for n in names]
-        beside_refuted(found.results)
-        self._disclose(complete(found, self.monitor.world))
+        results = self._judge(found, judge, ruling, doubt) if ruling.windows else {}
+        found.assumptions += assuming(self.engine.facts.assumed.values(), results.values())
+        for name in expected_obligations(self.world):
+            results.setdefault(name, self._undecided(name, bool(ruling.windows)))
+        beside_refuted(results)
+        found.results = [results[name] for name in OBLIGATIONS if name in results]
+        self._disclose(found)
         return found
 
-    def _judge(
-        self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: tuple[str, Location] | None
-    ) -> None:
+    def _judge(self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: Reason | None) -> dict[str, Result]:
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         results = {one.obligation: one for one in judge.results()}
         found.assumptions += judge.assumptions() if results else []
@@ -175,31 +167,28 @@ class ScriptWatch:
         for one in WithEvents(judge, ruling).results() if doubt is None else ():
             if one.obligation not in results or results[one.obligation].outcome is not Outcome.REFUTED:
                 results[one.obligation] = one
-        equal = results.get("GA-EQ-001")
-        stated = reported(self.monitor, equal is not None and equal.outcome is Outcome.HOLDS)
-        if stated is not None or self.monitor.reports:
+        equal = "GA-EQ-001" in results and results["GA-EQ-001"].outcome is Outcome.HOLDS
+        if self.reports:
             results.pop("GA-INV-001", None)
-        found.results = [*results.values(), ruling.result(), *([] if stated is None else [stated])]
-        if self.monitor.world > 1:
-            found.results.append(RankSums(judge).result(FUNCTION))
-        found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
+        sums = RankSums(judge).result(FUNCTION) if self.world > 1 else None
+        others = (ruling.result(), reported(self, equal), sums)
+        return results | {one.obligation: one for one in others if one is not None}
 
-    def _nothing(self) -> str:
-        """Why there is no window to judge."""
-        if self.run.windows and not self.run.recorded & set(range(self.run.windows)):
-            return f"none of the windows was recorded that were asked for; the run has {self.run.windows}"
-        return f"no {'backward pass' if self.monitor.types else 'optimizer step'} was seen"
+    def _undecided(self, name: str, judged: bool) -> Result:
+        """An obligation that neither values nor events decide. `judged`: there is a window to judge."""
+        lost, run = next(iter(self.engine.facts.lost), None), self.run
+        if not judged:
+            why = f"no {'backward pass' if self.types else 'optimizer step'} was seen"
+            if run.windows and not run.recorded & set(range(run.windows)):
+                why = f"none of the windows was recorded that were asked for; the run has {run.windows}"
+            return Result(name, Outcome.OPAQUE, why, domain="events")
+        if name == "GA-INV-001":
+            return Result(name, Outcome.UNKNOWN, UNREPORTED, None, FURTHER, "events", RECORDED)
+        if lost is None:
+            return Result(name, Outcome.UNKNOWN, UNFOLLOWED, None, FUNCTION, "events", RECORDED)
+        return Result(name, Outcome.OPAQUE, f"a value was lost: {lost[1]}", lost[0], FUNCTION, "events", RECORDED)
 
-    def _undecided(self, name: str) -> Result:
-        """An obligation that neither values nor events decide."""
-        lost = next(iter(self.engine.facts.lost), None)
-        help = FURTHER if name == "GA-INV-001" else FUNCTION
-        if name == "GA-INV-001" or lost is None:
-            why = UNREPORTED if name == "GA-INV-001" else UNFOLLOWED
-            return Result(name, Outcome.UNKNOWN, why, None, help, "events", RECORDED)
-        return Result(name, Outcome.OPAQUE, f"a value was lost: {lost[1]}", lost[0], help, "events", RECORDED)
-
-    def _interfered(self) -> tuple[str, Location] | None:
+    def _interfered(self) -> Reason | None:
         """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
         if self.engine.overwritten is not None:
             return WRITTEN, self.engine.overwritten
@@ -208,9 +197,8 @@ class ScriptWatch:
 
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
-        run, chosen = self.run, self.chosen
-        named = chosen != first(self.windows)
-        found.config |= {"windows_at": chosen.words} if named else {"windows": self.windows}
+        run, words = self.run, sorted(self.chosen, key=lambda word: (word == LAST, word))
+        found.config |= {"windows_at": words} if self.named else {"windows": self.asked}
         recorded = [number for number in run.recorded if number < run.windows]
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
@@ -227,23 +215,24 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        for number in sorted(chosen.numbers | run.recorded if named else ()):
+        numbers = {word for word in words if isinstance(word, int)} | run.recorded
+        for number in sorted(numbers if self.named else ()):
             if number >= run.windows or number not in run.recorded:
                 why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
                 found.notes.append(f"window {number} of --windows-at was not {why}")
-        if chosen.last and not self.ended:
-            why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
+        if LAST in words and not self.ended:
+            why = "the run has no window after its length was known" if self.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
 
 
-def beside_refuted(results: list[Result]) -> None:
+def beside_refuted(results: Mapping[str, Result]) -> None:
     """What rests on an obligation that is refuted does not hold, though the recorded values alone would show it."""
-    refuted = {result.obligation: result for result in results if result.outcome is Outcome.REFUTED}
-    for result in results:
-        cause = next((refuted[name] for name in RESTS_ON.get(result.obligation, ()) if name in refuted), None)
-        if cause is not None and result.outcome is Outcome.HOLDS:
-            result.outcome, result.location, result.help, result.reach = Outcome.UNKNOWN, cause.location, "", ""
-            result.reason = f"it rests on {cause.obligation}, which is refuted; else: {result.reason}"
+    for name, causes in RESTS_ON.items():
+        refuted = [results[c] for c in causes if c in results and results[c].outcome is Outcome.REFUTED]
+        result = results.get(name)
+        if refuted and result is not None and result.outcome is Outcome.HOLDS:
+            result.outcome, result.location, result.help, result.reach = Outcome.UNKNOWN, refuted[0].location, "", ""
+            result.reason = f"it rests on {refuted[0].obligation}, which is refuted; else: {result.reason}"
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
+from statistics import mode
 from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class Monitor:
         windows: int = 3,
         accum_steps: int | None = None,
         epoch_batches: int | None = None,
-        opened: Callable[[Monitor], None] | None = None,
+        opened: Callable[[Monitor], None] = lambda monitor: None,
     ) -> None:
         self.tally = tally or CountRules()
         self.windows, self.accum_steps, self.epoch_batches, self.opened = windows, accum_steps, epoch_batches, opened
@@ -88,16 +89,16 @@ class Monitor:
         self.open: list[Handed] = []
         self.reports: list[ReportedLoss] = []
         self.unchecked = 0
-        self.scalers: dict[Any, Counter[str]] = {}
+        self.scalers: dict[Any, Counts] = {}
         self.world = 1
-        self.samples: list[Any] = []
+        self.samples: Any = None  # of the first window
         self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
         self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
-        self._scaler: Counter[str] | None = None
+        self._scaler: Any = None
         self._attempts = 0
         self.inside = 0  # how many calls that are watched run within each other
         self._stack: list[int] = []
@@ -107,48 +108,49 @@ class Monitor:
         self.run = RunEvents()
         self.details = WindowDetails(self.run)
         self.passes = 0
-        self.gave: Callable[[Any], None] = lambda batch: None  # called with each batch of a DataLoader
-        self.turned: Callable[[], None] = lambda: None
-        """Called when a backward pass has ended, and around each step, also one that a loss scaler leaves out."""
 
-    def __enter__(self) -> Monitor:
+    def enters(self, stack: ExitStack) -> None:
+        """Hooks and patches are in place; what has to be undone before them goes onto the stack."""
+
+    def gave(self, batch: Any) -> None:
+        """A DataLoader gave a batch."""
+
+    def turned(self) -> None:
+        """A backward pass has ended, or a step begins or ends, also one that a loss scaler leaves out."""
+
+    def __enter__(self) -> Self:
         with ExitStack() as stack:
             patches = Patches()
             stack.callback(patches.restore)
-            for handle in (
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ):
-                stack.callback(handle.remove)
+            stack.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_step).remove)
             self.look()
             stack.callback(self._settled)
-            self._install(patches)
+            patches.function(torch.autograd.graph._engine_run_backward, self._backward)
+            for name in CLIPS:
+                if hasattr(torch.nn.utils.clip_grad, name):
+                    patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
+            self.details.install(patches)
+            patches.everywhere()
+            for cls in all_subclasses(torch.amp.GradScaler):
+                patches.method(cls, "step", self._scaled_step)
+                patches.method(cls, "scale", self._scaling)
+                patches.method(cls, "unscale_", self._unscaling)
+            patches.schedules(self._scheduled, self._within)
+            for owner in (Optimizer, nn.Module):
+                for cls in all_subclasses(owner):
+                    patches.method(cls, "zero_grad", self._zeroing)
+            patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
+            patches.method(_BaseDataLoaderIter, "__next__", self._read)
             patches.active = True
             LISTENERS.append(self._stated)
             stack.callback(LISTENERS.remove, self._stated)
+            self.enters(stack)
             self._undo = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._undo.close()
-
-    def _install(self, patches: Patches) -> None:
-        patches.function(torch.autograd.graph._engine_run_backward, self._backward)
-        for name in CLIPS:
-            if hasattr(torch.nn.utils.clip_grad, name):
-                patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
-        self.details.install(patches)
-        patches.everywhere()
-        for cls in all_subclasses(torch.amp.GradScaler):
-            patches.method(cls, "step", self._scaled_step)
-            patches.method(cls, "scale", self._scaling)
-            patches.method(cls, "unscale_", self._unscaling)
-        patches.schedules(self._scheduled, self._within)
-        for owner in (Optimizer, nn.Module):
-            for cls in all_subclasses(owner):
-                patches.method(cls, "zero_grad", self._zeroing)
-        patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
-        patches.method(_BaseDataLoaderIter, "__next__", self._read)
 
     def look(self) -> None:
         """Sizes and losses of the next window are wanted, besides those of the first ones."""
@@ -171,13 +173,12 @@ class Monitor:
         with torch.no_grad(), _disable_current_modes():
             return any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in held)
 
-    def ends(self, accum_steps: int | None) -> bool:
+    def ends(self) -> bool:
         """Whether the first epoch has no more micro-batches left than a window has, as far as its length is known.
 
         It is, where `epoch_batches` is given, and where a data loader has a length. A window has as many as most had.
         """
-        sizes = Counter(len(window) for window in self.closed)
-        most = accum_steps or max(sizes, key=lambda size: sizes[size], default=0)
+        most = self.accum_steps or mode([len(window) for window in self.closed] or [0])
         it = self.epoch.iteration
         length, done = (it.length, it.passes) if it is not None and it is self._iteration else (None, 0)
         if self.epoch_batches is not None:
@@ -302,14 +303,13 @@ class Monitor:
         """A micro-batch, as its backward pass begins."""
         event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
-        self._before, self._since, it = self._since, Forwards(), self._iteration
+        self._before, self._since, it = self._since, Forwards(), self._iteration or Iteration()
+        it.passes, it.since = it.passes + 1, it.since + 1
+        it.late += int(it.ended)
+        it.most = it.most if it.ended else max(it.most, it.since)
         size, stated_by = self._before.size or (None, "")
-        if it is not None:
-            it.passes, it.since = it.passes + 1, it.since + 1
-            it.late += int(it.ended)
-            it.most = it.most if it.ended else max(it.most, it.since)
-            if size is None:
-                size, stated_by = it.size, LOADER
+        if size is None:
+            size, stated_by = it.size, LOADER
         self.epoch.passes, self.passes = self.epoch.passes + 1, self.passes + 1
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
@@ -322,13 +322,12 @@ class Monitor:
 
     def _pass(self, returned: bool = False) -> SeenPass:
         """The backward pass that was last begun. `returned`: it returns its gradients."""
-        it, before = self._iteration, self._before
-        made = SeenPass(it, passes=self.passes, returned=returned, inside=bool(self._stack))
+        it, before = self._iteration or Iteration(), self._before
+        made = SeenPass(self._iteration, passes=self.passes, returned=returned, inside=bool(self._stack))
         made.forwards = max(before.called.values(), default=0)
         made.again = max(before.each.values(), default=0) > 1
-        if it is not None:
-            made.trained, made.read = it.trained, it.read
-            made.ahead = it.trained and it.passes == it.read and it.since > 1
+        made.trained, made.read = it.trained, it.read
+        made.ahead = it.trained and it.passes == it.read and it.since > 1
         return made
 
     def _turn(self) -> None:
@@ -387,7 +386,7 @@ class Monitor:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
         if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
             return original(scaler, optimizer, *args, **kwargs)
-        self._scaler, before = self.scalers.setdefault(scaler, Counter()), self._attempts
+        self._scaler, before = scaler, self._attempts
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
@@ -404,21 +403,17 @@ class Monitor:
         self._attempts += 1
         self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
         before = self.epoch.counts[number]
-        after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
+        self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
-            self._scaler["performed"] += after.performed - before.performed
-            self._scaler["skipped"] += after.skipped - before.skipped
-        if self.open:
-            self._close(before.samples)
-
-    def _close(self, samples: Any) -> None:
-        """A window is complete."""
+            self.scalers[self._scaler] = self.tally.attempt(self.scalers.get(self._scaler, Counts()), skipped)
+        if not self.open:
+            return
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.world = max(self.world, torch.distributed.get_world_size())
-        self.samples.append(samples)
         self.closed.append(self.open)
         self.open = []
-        if len(self.closed) == 1 and self.opened is not None:
+        if len(self.closed) == 1:
+            self.samples = before.samples
             self.opened(self)
         if len(self.closed) >= self.windows:
             self._settled()

@@ -23,10 +23,11 @@ from gradproof.monitoring import CountRules, Counts
 from gradproof.shadow.result import RECORDED, Result
 
 if TYPE_CHECKING:
-    from gradproof.shadow.protocol.monitor import Epoch, Monitor
+    from gradproof.shadow.protocol.monitor import Monitor
 
 PASSING = frozenset({"ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0", "ReshapeAliasBackward0"})
-MIXING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"})
+PRODUCT, QUOTIENT = "MulBackward0", "DivBackward0"
+MIXING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", PRODUCT})
 REDUCING = frozenset(
     {
         "MseLossBackward0", "NllLossBackward0", "NllLoss2DBackward0", "SmoothL1LossBackward0", "HuberLossBackward0",
@@ -51,7 +52,7 @@ class Handed:
     value: Tensor | None = None
     divisor: float = 1.0
     scale: Tensor | float = 1.0
-    factors: tuple[float, ...] = ()
+    factors: Sequence[float] = ()
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
@@ -85,15 +86,16 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         node = _skipped(roots[0].grad_fn)
         if scale is not None:
             made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
-            node = _skipped(_below(node)) if _is_by(node, scale) else None
-        while (
-            _name(node) == "DivBackward0" and 0 < (by := _by(node)) < math.inf and node.next_functions[0][0] is not None
-        ):
+            below, other = _split(node)
+            address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
+            both = _name(node) == PRODUCT and isinstance(other, Tensor) and isinstance(scale, Tensor)
+            node = _skipped(below) if both and address(other) == address(scale) else None
+        while _name(node) == QUOTIENT and 0 < (by := _number(node)) < math.inf:
             made.divisor *= by
-            node = _skipped(node.next_functions[0][0])
+            node = _skipped(_split(node)[0])
         factors = weights(node)
-        if factors and (made.divisor != 1 or _name(node) != "MulBackward0" or max(factors) >= 1):
-            made.factors = tuple(factors)
+        if factors and (made.divisor != 1 or _name(node) != PRODUCT or max(factors) >= 1):
+            made.factors = factors
     return made
 
 
@@ -103,8 +105,10 @@ def weights(node: Any, depth: int = 0) -> list[float] | None:
     A factor that is not a number of one element on the CPU counts as 0, which is below 1.
     """
     name = _name(node)
-    if name.startswith("MeanBackward"):
-        return [_within(node)]
+    if name.startswith("MeanBackward"):  # every summand may have been multiplied or divided by a number last
+        below = _skipped(node.next_functions[0][0])
+        by = abs(_number(below)) or 1.0
+        return [by if _name(below) == PRODUCT else 1 / by]
     if name in REDUCING:
         return [1.0] if getattr(node, "_saved_reduction", 0) == MEAN else None
     if depth > DEEP or name not in MIXING | PASSING:
@@ -113,31 +117,26 @@ def weights(node: Any, depth: int = 0) -> list[float] | None:
     known = [part for part in parts if part is not None]
     if not parts or len(known) < len(parts):
         return None
-    if name != "MulBackward0":
+    if name != PRODUCT:
         return [f for part in known for f in part]
-    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [abs(_by(node))])]
+    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [abs(_number(node))])]
 
 
-def _within(node: Any) -> float:
-    """The factor that every summand of a mean was multiplied or divided by last; 1 without one."""
-    below = _skipped(node.next_functions[0][0])
-    by = abs(_by(below)) if _name(below) in ("DivBackward0", "MulBackward0") else 0.0
-    if _name(below) == "DivBackward0":
-        return 1 / by if 0 < by < math.inf else 1.0
-    return by or 1.0
+def _split(node: Any) -> tuple[Any, Any]:
+    """What was multiplied, or divided, by something without a gradient, and that; two times None for another node."""
+    first, second = (n for n, _ in node.next_functions) if _name(node) in (PRODUCT, QUOTIENT) else (None, None)
+    if first is not None and second is None:
+        return first, node._saved_other
+    turned = first is None and _name(node) == PRODUCT
+    return (second, node._saved_self) if turned else (None, None)
 
 
-def _by(node: Any) -> float:
+def _number(node: Any) -> float:
     """The number in a product or quotient with one; 0 where it is no number of one element on the CPU, or is NaN."""
-    other = None if _below(node) is None else _other(node)
+    _, other = _split(node)
     if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
         return 0.0
     return 0.0 if math.isnan(float(other)) else float(other)
-
-
-def _other(node: Any) -> Any:
-    """The factor, or divisor, that has no gradient."""
-    return node._saved_self if node.next_functions[0][0] is None else node._saved_other
 
 
 def _name(node: Any) -> str:
@@ -151,20 +150,6 @@ def _skipped(node: Any) -> Any:
     return node
 
 
-def _below(node: Any) -> Any:
-    """The one node under a product or quotient with a number."""
-    below = [n for n, _ in node.next_functions if n is not None]
-    return below[0] if len(below) == 1 else None
-
-
-def _is_by(node: Any, scale: Any) -> bool:
-    """Whether a node is the product by the loss scaler's own tensor, and not by another number on top of it."""
-    if _name(node) != "MulBackward0" or not isinstance(scale, Tensor):
-        return False
-    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
-    return isinstance(other := _other(node), Tensor) and address(other) == address(scale)
-
-
 @dataclass
 class ReportedLoss:
     """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
@@ -176,21 +161,21 @@ class ReportedLoss:
     at: int
     location: Any
 
-    def verdict(self, tally: CountRules, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
+    def verdict(self, monitor: Monitor) -> tuple[bool | None, str]:
         """Right, wrong, or None where the run does not tell; and in words.
 
-        The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
+        The loss of a micro-batch may be reported before its backward pass: then it is the next of the run.
         """
         if self.value is None:
             return None, "what was reported is no number"
-        following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
-        found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
+        following = monitor.recorded[self.at : self.at + 1] if self.of == "batch" else []
+        found = [self._against(window, monitor) for window in (self.window, following) if window]
         order = (True, False, None)
         return min(found, key=lambda one: order.index(one[0]), default=(None, "no micro-batch was handed to backward"))
 
-    def _against(self, window: list[Handed], tally: CountRules, lengths: Sequence[int]) -> tuple[bool | None, str]:
+    def _against(self, window: list[Handed], monitor: Monitor) -> tuple[bool | None, str]:
         value = float(self.value or 0.0)
-        losses = [own for own in own_losses(window, tally, lengths) if own is not None]
+        losses = [own for own in own_losses(window, monitor) if own is not None]
         shares = [h.number / float(h.scale) for h in window if h.number is not None]
         if len(losses) < len(window) or len(shares) < len(window):
             return None, "the loss before its division by N is not shown by the graph"
@@ -217,12 +202,13 @@ def close(value: float, due: float, room: float) -> bool:
     return value == due or abs(value - due) <= room * abs(due)
 
 
-def own_losses(window: Sequence[Handed], tally: CountRules, lengths: Sequence[int]) -> list[float | None]:
-    """The own loss of each micro-batch of a window; the window's length is among what N may be."""
+def own_losses(window: Sequence[Handed], monitor: Monitor) -> list[float | None]:
+    """The own loss of each micro-batch of a window. N may be a window's length, or what was given."""
+    lengths = {len(closed) for closed in monitor.closed} | {monitor.accum_steps or 1}
     before, found = 0.0, []
     for h in window:
-        found.append(h.own(tally, before, lengths))
-        before += 0.0 if h.number is None else h.number
+        found.append(h.own(monitor.tally, before, sorted(lengths)))
+        before += h.number or 0.0
     return found
 
 
@@ -240,35 +226,45 @@ NO_WINDOW = "no window was complete"
 
 def monitored(monitor: Monitor) -> dict[str, Any]:
     """The monitoring of a run, as plain data."""
+    totals: dict[int, Counts] = {}
+    for epoch in (*monitor.epochs, monitor.epoch):
+        for number, counts in epoch.counts.items():
+            totals[number] = totals.get(number, Counts()).plus(counts)
     return {
         "effective": effective(monitor),
         "epochs": epochs(monitor),
-        "steps": [_row(monitor, n, c) for n, c in totals(monitor).items()],
+        "steps": [_row(monitor, number, counts) for number, counts in totals.items()],
         "scalers": [
-            {"performed": made["performed"], "skipped": made["skipped"], "scale": float(scaler.get_scale())}
+            {"performed": made.performed, "skipped": made.skipped, "scale": float(scaler.get_scale())}
             for scaler, made in monitor.scalers.items()
         ],
-        "losses": losses(monitor),
+        "losses": [
+            {
+                "window": i, "micro_batch": j, "loss": loss, "handed": h.number, "divided_by": h.divisor,
+                "scale": float(h.scale),
+            }
+            for i, window in enumerate(monitor.closed, 1)
+            for j, (h, loss) in enumerate(zip(window, own_losses(window, monitor), strict=True), 1)
+        ],
         "reported": {"checked": len(monitor.reports), "unchecked": monitor.unchecked},
-    }
+    }  # fmt: skip
 
 
 def effective(monitor: Monitor) -> dict[str, Any]:
     """The effective batch of the first complete window; `samples` is None where it is not known, and `why`."""
-    made: dict[str, Any] = {"samples": None, "sizes": [], "stated_by": "", "accum_steps": None, "world": monitor.world}
-    if not monitor.closed:
-        return {**made, "why": NO_WINDOW}
-    first = monitor.closed[0]
-    made |= {"accum_steps": len(first), "sizes": [h.size for h in first]}
-    dropped = DROPPED if monitor.dropped else NO_SIZE if any(h.size is None for h in first) else ""
-    why = SEVERAL if len(monitor.types) > 1 else dropped
-    if why:
-        return {**made, "why": why}
-    stated = ", ".join(dict.fromkeys(h.stated_by for h in first))
-    samples = int(monitor.tally.effective(monitor.samples[0], monitor.world))
-    if monitor.accum_steps not in (None, len(first)):
-        why = f"the first window has {len(first)} micro-batches, and {monitor.accum_steps} were given"
-    return {**made, "samples": samples, "stated_by": stated, "why": why}
+    first, given = monitor.closed[0] if monitor.closed else [], monitor.accum_steps
+    sizes, samples, stated_by = [h.size for h in first], None, ""
+    dropped = DROPPED if monitor.dropped else NO_SIZE if None in sizes else ""
+    why = NO_WINDOW if not first else SEVERAL if len(monitor.types) > 1 else dropped
+    if not why:
+        samples = int(monitor.tally.effective(monitor.samples, monitor.world))
+        stated_by = ", ".join(dict.fromkeys(h.stated_by for h in first))
+        if given not in (None, len(first)):
+            why = f"the first window has {len(first)} micro-batches, and {given} were given"
+    return {
+        "samples": samples, "sizes": sizes, "stated_by": stated_by, "accum_steps": len(first) or None,
+        "world": monitor.world, "why": why,
+    }  # fmt: skip
 
 
 def epochs(monitor: Monitor) -> dict[str, Any]:
@@ -278,16 +274,11 @@ def epochs(monitor: Monitor) -> dict[str, Any]:
     unclear = NO_EPOCH if not seen else "" if all(it.stated for it in seen) else READ_AHEAD
     why = "" if length else unclear or MIXED * monitor.mixed
     stated_by = "" if why else f"every {length} backward passes" if length else "iterations over a DataLoader"
-    rows = [
-        {"epoch": i, **_row(monitor, number, counts), "complete": _complete(epoch, length)}
-        for i, epoch in enumerate(() if why else every, 1)
-        for number, counts in epoch.counts.items()
-    ]
+    rows = []
+    for i, epoch in enumerate(() if why else every, 1):
+        whole = epoch.passes == length if length else epoch.iteration is not None and epoch.iteration.complete
+        rows += [{"epoch": i, **_row(monitor, n, counts), "complete": whole} for n, counts in epoch.counts.items()]
     return {"stated_by": stated_by, "why": why, "rows": rows}
-
-
-def _complete(epoch: Epoch, length: int | None) -> bool:
-    return epoch.passes == length if length else epoch.iteration is not None and epoch.iteration.complete
 
 
 def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
@@ -295,48 +286,19 @@ def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
     return {"optimizer": f"{number} {monitor.types[number]}", **made}
 
 
-def totals(monitor: Monitor) -> dict[int, Counts]:
-    """Counts of the whole run, by optimizer."""
-    found: dict[int, Counts] = {}
-    for epoch in [*monitor.epochs, monitor.epoch]:
-        for number, counts in epoch.counts.items():
-            found[number] = found.get(number, Counts()).plus(counts)
-    return found
-
-
-def lengths(monitor: Monitor) -> list[int]:
-    """What N may be: lengths of windows, and what was given."""
-    given = [] if monitor.accum_steps is None else [monitor.accum_steps]
-    return sorted({len(window) for window in monitor.closed} | set(given))
-
-
-def losses(monitor: Monitor) -> list[dict[str, Any]]:
-    """Each recorded micro-batch's own loss, None where it is not known, beside what backward was handed."""
-    return [
-        {
-            "window": i, "micro_batch": j, "loss": loss, "handed": h.number, "divided_by": h.divisor,
-            "scale": float(h.scale),
-        }
-        for i, window in enumerate(monitor.closed, 1)
-        for j, (h, loss) in enumerate(zip(window, own_losses(window, monitor.tally, lengths(monitor)), strict=True), 1)
-    ]  # fmt: skip
-
-
 def reported(monitor: Monitor, equal: bool) -> Result | None:
     """What the run decides of the losses that the script reported; None where it decides nothing.
 
     `equal`: each sample of a window is shown to have one weight.
     HOLDS asks for every recorded window's mean; losses of micro-batches that are right are a note (`heard`)."""
-    if not monitor.reports:
-        return None
-    found = [(report, *report.verdict(monitor.tally, lengths(monitor), monitor.recorded)) for report in monitor.reports]
+    found = [(report, *report.verdict(monitor)) for report in monitor.reports]
     for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
         for report, right, words in found:
             if right is wanted:
                 help = "report the loss before its division by N" if right is False else ""
                 return Result(REPORTED, outcome, words, report.location, help, "events", RECORDED)
     last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
-    if not all(id(window[-1]) in last for window in monitor.closed):
+    if not found or not all(id(window[-1]) in last for window in monitor.closed):
         return None
     if not equal:
         return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
@@ -348,32 +310,40 @@ def heard(monitor: Monitor) -> list[str]:
     """How many of the losses that the script reported are right, for the notes."""
     if not monitor.reports:
         return []
-    found = [report.verdict(monitor.tally, lengths(monitor), monitor.recorded) for report in monitor.reports]
-    right = [words for stated, words in found if stated]
+    right = [words for stated, words in (report.verdict(monitor) for report in monitor.reports) if stated]
     kinds = ", ".join(f"{right.count(words)} {words}" for words in dict.fromkeys(right))
     later = f"; {monitor.unchecked} later ones were not looked at" if monitor.unchecked else ""
-    return [f"of {len(found)} reported losses {len(right)} are as reported" + (f": {kinds}" if kinds else "") + later]
+    said = f"of {len(monitor.reports)} reported losses {len(right)} are as reported"
+    return [said + (f": {kinds}" if kinds else "") + later]
 
 
 # -- The monitoring of a watched run, in lines: effective batch, epochs, losses, the loss scaler.
 EPOCHS = 8
 
 
-def monitoring_lines(monitoring: Mapping[str, Any]) -> list[str]:
+def monitoring_lines(monitoring: Mapping[str, Any]) -> Iterator[str]:
     """What was monitored; nothing for a verification that monitored nothing."""
-    if not monitoring:
-        return []
-    scalers = monitoring["scalers"]
-    return [
-        effective_line(monitoring["effective"]),
-        *_epochs(monitoring["epochs"]),
-        *(f"whole run: {_counted(row)}" for row in monitoring["steps"]),
-        *_losses(monitoring["losses"]),
-        *(
-            f"loss scaler: {_performed(s)} performed, {s['skipped']:,} skipped, scale now {_number(s['scale'])}"
-            for s in scalers
-        ),
-    ]
+    yield effective_line(monitoring["effective"])
+    epochs = monitoring["epochs"]
+    if epochs["why"]:
+        yield f"optimizer steps an epoch: not known; {epochs['why']}"
+    for row in epochs["rows"][:EPOCHS]:
+        ended = "" if row["complete"] else ", not to its end"
+        yield f"epoch {row['epoch']}{ended}: {_counted(row)}, shown by {epochs['stated_by']}"
+    if len(epochs["rows"]) > EPOCHS:
+        yield f"and {len(epochs['rows']) - EPOCHS} more epochs; --format json has all"
+    yield from (f"whole run: {_counted(row)}" for row in monitoring["steps"])
+    for window, own in groupby(monitoring["losses"], lambda row: row["window"]):
+        found = list(own)
+        if all(row["loss"] is not None for row in found):
+            losses = ", ".join(_shown(row["loss"]) for row in found)
+            yield f"window {window}, losses of its micro-batches: {losses}"
+        else:
+            said = ", ".join("no one number" if row["handed"] is None else _shown(row["handed"]) for row in found)
+            yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
+    for row in monitoring["scalers"]:
+        scale = _shown(row["scale"])
+        yield f"loss scaler: {_steps(row)} performed, {row['skipped']:,} skipped, scale now {scale}"
 
 
 def effective_line(found: Mapping[str, Any]) -> str:
@@ -387,39 +357,16 @@ def effective_line(found: Mapping[str, Any]) -> str:
     return f"{said} (micro-batch: {found['stated_by']})" + (f"; {found['why']}" if found["why"] else "")
 
 
-def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
-    rows = found["rows"]
-    if found["why"]:
-        yield f"optimizer steps an epoch: not known; {found['why']}"
-    for row in rows[:EPOCHS]:
-        ended = "" if row["complete"] else ", not to its end"
-        yield f"epoch {row['epoch']}{ended}: {_counted(row)}, shown by {found['stated_by']}"
-    if len(rows) > EPOCHS:
-        yield f"and {len(rows) - EPOCHS} more epochs; --format json has all"
-
-
-def _performed(row: Mapping[str, Any]) -> str:
+def _steps(row: Mapping[str, Any]) -> str:
     return f"{row['performed']} optimizer step{'' if row['performed'] == 1 else 's'}"
 
 
 def _counted(row: Mapping[str, Any]) -> str:
     skipped = f" and {row['skipped']:,} skipped" if row["skipped"] else ""
-    steps = _performed(row)
     passes = f"{row['passes']:,} backward pass{'' if row['passes'] == 1 else 'es'}"
-    return f"{steps}{skipped} of optimizer {row['optimizer']} for {passes}"
+    return f"{_steps(row)}{skipped} of optimizer {row['optimizer']} for {passes}"
 
 
-def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    for window, own in groupby(rows, lambda row: row["window"]):
-        found = list(own)
-        if all(row["loss"] is not None for row in found):
-            losses = ", ".join(_number(row["loss"]) for row in found)
-            yield f"window {window}, losses of its micro-batches: {losses}"
-        else:
-            said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
-            yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
-
-
-def _number(value: float | str) -> str:
+def _shown(value: float | str) -> str:
     """Six digits; what is not finite is text in the JSON form already."""
     return f"{float(value):.6g}"

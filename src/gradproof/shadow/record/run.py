@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradproof.core.errors import GradproofError
-from gradproof.shadow.locations import NOWHERE, OWN, USER, Location, lines_of, owner
-
 Step = Callable[["Run"], Any]
 
 
@@ -134,17 +131,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def stated(error: BaseException) -> str:
-    """An exception in words; one that began in gradproof itself says so."""
-    own = owner(lines_of(error)[-1].file) == OWN and not isinstance(error, GradproofError)
-    return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
-
-
-def raised_at(error: BaseException) -> Location:
-    """The user's innermost line of a traceback."""
-    return next((line for line in reversed(lines_of(error)) if owner(line.file) == USER), NOWHERE)
 
 
 TEXT_NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")

@@ -14,8 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
+from gradproof.shadow.locations import NOWHERE, Location, raised_at, stated
+from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, seed
 from gradproof.shadow.verify.step_log import Logging
 from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.fake import Fake

@@ -20,11 +20,10 @@ import torch
 from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
+from gradproof.shadow.locations import Location, by_torch, recomputing, stated, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import stated
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.group import Sums
