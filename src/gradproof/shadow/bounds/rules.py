@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
-from gradproof.shadow.bounds.arithmetic import ERF, ULPS, div, mul, total, truth, where
+from gradproof.shadow.bounds.arithmetic import ERF, ULPS, amax, amin, div, mul, total, truth, where
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, NoBound, Rule, moved, rule
 
 ASSUMED = (
@@ -59,17 +59,20 @@ SIXTH = 0.16666667163372040
 """One sixth in float32, by which kernels of every format multiply."""
 
 
-def chosen(d: Domain, x: Box, dim: int) -> Any:
+def chosen(d: Domain, x: Box, dim: int = -1) -> Any:
     """Elements at the places along an axis that the machine chose; another choice is another path."""
     at = d.results[1].cpu()
     return x.gather(dim, at) if x.ndim else x, at
 
 
-def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], onto: Any = None) -> Box:
-    """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
-    given = d.lift(x)
-    terms = [(given, add)] if onto is None else [(given, add), (d.lift(onto), torch.clone)]
-    return total(d, terms, given.numel() + 1)
+def extreme(d: Domain, of: Rule, x: Box, *axis: Any) -> Any:
+    """An extreme of all, or along an axis with the places where the machine found it."""
+    return (of(d, x, *axis), d.results[1]) if axis else of(d, x)
+
+
+def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], *onto: Any) -> Box:
+    """Sums of the elements of `x` that a real operator adds up, onto those of a tensor."""
+    return total(d, (d.lift(x), add), *((d.lift(one), torch.clone) for one in onto))
 
 
 def zeros(x: Any) -> Tensor:
@@ -105,6 +108,7 @@ RULES.update({
     "addmv": lambda d, x, a, b, **by: torch.addmm(x.unsqueeze(-1), a, b.unsqueeze(-1), **by).squeeze(-1),
     "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim),
     "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
+    "max": lambda d, x, *axis: extreme(d, amax, x, *axis), "min": lambda d, x, *axis: extreme(d, amin, x, *axis),
 })  # fmt: skip
 
 
