@@ -6,7 +6,7 @@ torch's functions of float64 are taken to be within 2^-45 of the truth, relative
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -22,7 +22,6 @@ ULPS = 4.0
 ERF = 2.0
 """The size of which erf's error is counted in units in the last place: gelu's kernels without AVX-512 have an absolute
 error (as Abramowitz and Stegun 7.1.26 has, 1.5e-7), measured as 8.3 units of roundoff of 1."""
-Axes = Sequence[int] | int | None
 
 
 # -- Arithmetic
@@ -175,18 +174,11 @@ def total(d: Domain, *terms: tuple[Box, Callable[[Tensor], Tensor]]) -> Box:
 
 
 @rule("sum")
-def summed(d: Domain, x: Any, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
+def summed(d: Domain, x: Any, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
     """The sum; what is summed in another format is converted first."""
     given = d.lift(x)
     given = given if dtype is None or dtype is torch.float64 else d.stored(given, dtype)
     return total(d, (given, lambda p: p.sum(dim, keepdim)))
-
-
-@rule("mean")
-def mean(d: Domain, x: Any, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
-    """The sum over the count."""
-    found = summed(d, x, dim, keepdim, dtype)
-    return div(d, found, x.numel() / max(found.numel(), 1))
 
 
 # -- Truth values, choices and extremes

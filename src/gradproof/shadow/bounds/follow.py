@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import io
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -101,7 +100,6 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[Which, Seen] = {}
         self.held: dict[int, BoundedStorage] = {}
         self.names: dict[int, tuple[Tensor, str]] = {}
-        self.taken: Counter[str] = Counter()
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.optimized: set[int] = set()
         self.stepping: Optimizer | None = None
@@ -150,9 +148,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The name of a parameter: in the first module that ran with it, else a number."""
         if id(parameter) not in self.names:
             plain = (name or f"param{len(self.names)}").removeprefix("module.").removeprefix("_orig_mod.")
-            self.taken[plain] += 1
-            again = f"#{self.taken[plain]}" if self.taken[plain] > 1 else ""
-            self.names[id(parameter)] = (parameter, plain + again)
+            before = sum(known.partition("#")[0] == plain for _, known in self.names.values())
+            self.names[id(parameter)] = (parameter, f"{plain}#{before + 1}" if before else plain)
         return self.names[id(parameter)][1]
 
     def begin(self, *_: Any) -> None:
@@ -501,7 +498,8 @@ def _entry(wide: Follow, point: Follow, which: Which, shares: Mapping[Key, Mappi
     seen, exact = wide.seen[which], point.seen[which]
     made: dict[str, Any] = {
         "quantity": which[0], "param": which[2], "window": which[1], "location": str(seen.location),
-        "dtype": str(seen.dtype).removeprefix("torch."), "bound": None, "measured": None, "within": None, "top": [], "reason": "",
+        "dtype": str(seen.dtype).removeprefix("torch."), "bound": None, "measured": None, "within": None, "top": [],
+        "reason": "",
     }  # fmt: skip
     if not isinstance(seen.value, Box) or not isinstance(exact.value, Box):
         return made | {"reason": str(seen.value if isinstance(seen.value, NoBound) else exact.value)}

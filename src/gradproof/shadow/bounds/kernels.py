@@ -16,6 +16,7 @@ from torch import Tensor
 from gradproof.shadow.bounds.arithmetic import LEAST, ULPS, WIDE, raised
 from gradproof.shadow.bounds.domain import SLACK, Box, Domain, NoBound, above, below, rule
 
+
 def either(a: Any, b: Any) -> Box:
     """Two algorithms for the same exact value, of which the kernel runs one: the larger error."""
     (al, ah, ae), (bl, bh, be) = a.parts, b.parts
@@ -56,9 +57,10 @@ def softmax(d: Domain, x: Box, dim: int, half_to_float: bool = False) -> Box:
     dead, most = shares.parts[1].isneginf(), 1 + 1.01 * (4 * ULPS + n + 8) * d.u
     high = torch.where(dead, 0.0, high.clamp(LEAST, 1.0))
     own = (d.u * shares.size_of + (2 * ULPS + 3) * d.u) * SLACK
-    away = (high * torch.expm1(shares.parts[2] + own) * SLACK + d.eta * (n + 2 + 2 * ULPS)).nan_to_num(most).clamp(max=most)
+    away = high * torch.expm1(shares.parts[2] + own) * SLACK + d.eta * (n + 2 + 2 * ULPS)
+    away = torch.where(dead, 0.0, away.nan_to_num(most).clamp(max=most))
     d.charge(torch.where(dead, 0.0, high * own))
-    return d.made(torch.where(low > 0, below(low), 0.0), high, torch.where(dead, 0.0, away))
+    return d.made(torch.where(low > 0, below(low), 0.0), high, away)
 
 
 @rule("_safe_softmax")
