@@ -37,15 +37,19 @@ def _shares(d: Domain, x: Box, dim: int) -> tuple[Box, Tensor, int]:
     middle = (tops[0] + tops[1]) / 2
     if not bool((middle + err).isfinite().all()):
         raise NoBound(d.reason or "a row of logits has no finite entry, or no bound")
-    low, high = below(low - middle), above(high - middle)
+    dead = high.isneginf()
+    low, high = below(low - middle), torch.where(dead, high, above(high - middle))
     sums = [torch.logsumexp(end, dim, True) for end in (low, high)]
     slack = (WIDE + n * 2.0**-52) * (1 + sums[0].abs() + sums[1].abs())
-    low, high = below(low - sums[1] - slack), above(high - sums[0] + slack).clamp(max=0.0)
+    more, less = (torch.exp(high - end) - torch.exp(low - end) for end in sums)  # an element is one number in its sum
+    low = below(low - sums[1] - slack) - torch.log1p(-less.clamp(max=0.9))
+    high = (above(high - sums[0] + slack) - torch.log1p(more.clamp(max=1 / LEAST))).clamp(max=0.0)
+    high = torch.where(dead, -torch.inf, high)
     off = 1.01 * (2 * ULPS + n) * d.u
     off = -math.log1p(-off) if off < 0.5 else max(off, 1 + math.log(n))
     worst = err.amax(dim, True)
     away = (err + worst) * 1.01 + (off * (1 + 2 * ULPS * d.u) + d.u * math.log(n)) * SLACK
-    shares = Box(d, (low, high, torch.where(high.isneginf(), 0.0, away)), d.format)
+    shares = Box(d, (low, high, torch.where(dead, 0.0, away)), d.format)
     return shares, torch.maximum(tops[0].abs(), tops[1].abs()) + worst, n
 
 

@@ -44,7 +44,7 @@ mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss hub
 binary_cross_entropy_with_logits log_sigmoid_forward nll_loss_forward nll_loss2d_forward nll_loss_backward
 nll_loss2d_backward mv dot vdot native_dropout_backward lerp norm linalg_vector_norm
 _log_softmax_backward_data log_sigmoid_backward celu mish mish_backward
-mean rsub relu addcmul addcdiv hardtanh masked_fill index_fill index_add zero
+mean rsub addcmul addcdiv hardtanh index_fill index_add zero
 """
 
 
@@ -89,6 +89,7 @@ RULES.update({
     **dict.fromkeys(["copy", "fill"], lambda d, x, value, *rest: d.lift(value).expand(x.shape)),
     "gt": lambda d, x, y: d.lift(y) < x, "le": lambda d, x, y: ~(d.lift(y) < x),
     "ge": lambda d, x, y: ~(d.lift(x) < y), "ne": lambda d, x, y: ~(d.lift(x) == y),
+    "relu": lambda d, x: x.clamp(min=0.0), "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
     "reciprocal": lambda d, x: div(d, 1.0, x), "abs": lambda d, x: torch.maximum(x, -x),
     "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
     **dict.fromkeys(["sign", "sgn"], lambda d, x: torch.where(x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0))),
