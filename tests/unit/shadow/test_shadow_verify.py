@@ -96,7 +96,7 @@ def test_what_a_result_rests_on_is_said() -> None:
 
 def test_a_rounding_bound_that_does_not_hold_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {"param": "weight", "within": False, "measured": 2.0, "bound": 1.0}
-    monkeypatch.setattr("gradproof.shadow.bounds.report.report", lambda *_: ([broken], ""))
+    monkeypatch.setattr("gradproof.shadow.bounds.follow.report", lambda *_: ([broken], ""))
     result = said("plain", rounding=True).result("GA-EQ-001")
     assert (result.outcome, "bound of weight" in result.reason) == (Outcome.ERROR, True)
 

@@ -6,7 +6,8 @@ torch's functions of float64 are taken to be within 2^-45 of the truth, relative
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ ULPS = 4.0
 ERF = 2.0
 """The size of which erf's error is counted in units in the last place: gelu's kernels without AVX-512 have an absolute
 error (as Abramowitz and Stegun 7.1.26 has, 1.5e-7), measured as 8.3 units of roundoff of 1."""
-Axes = Sequence[int] | int | None
 
 
 # -- Arithmetic
@@ -39,7 +39,7 @@ def _sum(a: Tensor, b: Tensor, end: Callable[[Tensor], Tensor]) -> Tensor:
 def add(d: Domain, x: Any, y: Any, alpha: float = 1) -> Box:
     """`x + alpha y`, exact where one side is zero; of truth values, or."""
     a, b = d.lift(x), d.lift(y)
-    if a.format == b.format == "bool":
+    if a.format is b.format is torch.bool:
         return either(d, a, b)
     b = b if alpha == 1 else mul(d, b, alpha)
     low, high = _sum(a.parts[0], b.parts[0], below), _sum(a.parts[1], b.parts[1], above)
@@ -59,21 +59,15 @@ def sub(d: Domain, x: Any, y: Any, alpha: float = 1) -> Box:
 def neg(d: Domain, x: Any) -> Box:
     """Exact."""
     a = d.lift(x)
-    return Box(d, (-a.parts[1], -a.parts[0], a.parts[2]), d.format if a.format == "bool" else a.format)
+    return Box(d, (-a.parts[1], -a.parts[0], a.parts[2]), d.format if a.format is torch.bool else a.format)
 
 
-def _ends(a: Box, b: Box) -> tuple[Tensor, ...]:
-    """Both ends of two arrays, in one shape."""
-    found: tuple[Tensor, ...] = torch.broadcast_tensors(*a.parts[:2], *b.parts[:2])  # type: ignore[no-untyped-call]
-    return found
-
-
-def _corners(a: Box, b: Box) -> tuple[Tensor, Tensor]:
-    """The ends of a product; zero times anything finite is zero."""
-    al, ah, bl, bh = _ends(a, b)
-    four, pairs = torch.stack([al * bl, al * bh, ah * bl, ah * bh]), ((al, ah, bl, bh), (bl, bh, al, ah))
-    null, other = ((xl == 0) & (xh == 0) & yl.isfinite() & yh.isfinite() for xl, xh, yl, yh in pairs)
-    return torch.where(null | other, 0.0, below(four.amin(0))), torch.where(null | other, 0.0, above(four.amax(0)))
+def _corners(f: Callable[[Tensor, Tensor], Tensor], a: Box, b: Box) -> tuple[Tensor, Tensor]:
+    """The ends of a product or a quotient; zero times anything finite is zero."""
+    four = [f(x, y) for x in a.parts[:2] for y in b.parts[:2]]
+    low, high = reduce(torch.minimum, four), reduce(torch.maximum, four)
+    nought = (low == 0) & (high == 0) & ((a.size_of == 0) | (b.size_of == 0))
+    return torch.where(nought, low, below(low)), torch.where(nought, high, above(high))
 
 
 def _power(x: Box) -> Tensor:
@@ -82,26 +76,28 @@ def _power(x: Box) -> Tensor:
     return x.sharp & low.isfinite() & ((torch.frexp(low)[0].abs() == 0.5) | (low == 0))
 
 
-def _least(low: Tensor, high: Tensor) -> Tensor:
-    """The least magnitude between two ends."""
-    return torch.minimum(low.abs(), high.abs()) * (low * high > 0)
+def _rounded(
+    d: Domain, low: Tensor, high: Tensor, err: Tensor, exact: Tensor, grows: Tensor, times: float = 1.0
+) -> Box:
+    """A product or quotient, which may underflow alone where it is `exact`, unless it `grows`."""
+    size = torch.maximum(low.abs(), high.abs()) + err
+    least = torch.minimum(low.abs(), high.abs()) * (low * high > 0)
+    under = (~grows & (least < d.normal)).to(torch.float64) * d.eta
+    lost = torch.where(exact, under, d.lost(torch.where(exact, 0.0, size), times))
+    return d.made(low, high, torch.where(size > 0, err + lost, 0.0))
 
 
 @rule("mul")
 def mul(d: Domain, x: Any, y: Any) -> Box:
     """A product: exact, but for underflow, where one side is a power of two; of truth values, and."""
     a, b = d.lift(x), d.lift(y)
-    if a.format == b.format == "bool":
+    if a.format is b.format is torch.bool:
         return both(d, a, b)
-    low, high = _corners(a, b)
+    low, high = _corners(torch.mul, a, b)
     low = low.clamp(min=0.0) if a is b else low
     err = a.size_of * b.parts[2] + b.size_of * a.parts[2] + a.parts[2] * b.parts[2]
-    big = torch.maximum(low.abs(), high.abs()) + err
     by, of = _power(a) & d.holds(b), _power(b) & d.holds(a)
-    grows = (by & (a.parts[0].abs() >= 1)) | (of & (b.parts[0].abs() >= 1))
-    loses = ~grows & (_least(low, high) < d.normal)
-    lost = torch.where(by | of, loses.to(torch.float64) * d.eta, d.lost(torch.where(by | of, 0.0, big)))
-    return d.made(low, high, err + torch.where(big > 0, lost, 0.0))
+    return _rounded(d, low, high, err, by | of, (by & (a.parts[0].abs() >= 1)) | (of & (b.parts[0].abs() >= 1)))
 
 
 @rule("div")
@@ -113,19 +109,14 @@ def div(d: Domain, x: Any, y: Any, rounding_mode: str | None = None) -> Box:
     if rounding_mode is not None:
         raise NoBound("no rounding bound is known for a quotient that is rounded to a whole number")
     a, b = d.lift(x), d.lift(y)
-    al, ah, bl, bh = _ends(a, b)
-    machine = below(torch.where(bl > 0, bl, torch.where(bh < 0, -bh, 0.0)) - b.parts[2])
+    low, high, off = b.parts
+    machine = below(torch.where(low > 0, low, torch.where(high < 0, -high, 0.0)) - off)
     if bool((machine <= 0).any()):
         d.reason = d.reason or "a divisor may be zero"
-    four, null = torch.stack([al / bl, al / bh, ah / bl, ah / bh]), (al == 0) & (ah == 0)
-    low, high = torch.where(null, 0.0, below(four.amin(0))), torch.where(null, 0.0, above(four.amax(0)))
-    size = torch.maximum(low.abs(), high.abs())
-    err = torch.where(machine > 0, (a.parts[2] + size * b.parts[2]) / machine * SLACK, torch.inf)
-    exact = _power(b) & d.holds(a)
-    loses = (bl.abs() > 1) & (_least(low, high) < d.normal)
-    times = 2.0 if b.numel() == 1 and bool(b.sharp.all()) else 1.0
-    lost = torch.where(exact, loses.to(torch.float64) * d.eta, d.lost(torch.where(exact, 0.0, size + err), times))
-    return d.made(low, high, torch.where(size + err > 0, err + lost, 0.0))
+    exact, grows, alone = _power(b) & d.holds(a), low.abs() <= 1, b.numel() == 1 and bool(b.sharp.all())
+    low, high = _corners(torch.div, a, b)
+    err = torch.where(machine > 0, (a.parts[2] + torch.maximum(low.abs(), high.abs()) * off) / machine, torch.inf)
+    return _rounded(d, low, high, err * SLACK, exact, grows, 2.0 if alone else 1.0)
 
 
 @rule("addmm", "baddbmm")
@@ -159,54 +150,35 @@ def _unless_over(d: Domain, size: Tensor, low: Tensor, high: Tensor, err: Tensor
     """A sum, unknown where its terms may overflow in some order."""
     over = size > d.largest
     if bool(over.any()):
-        d.reason = d.reason or f"a value may overflow {d.format}"
+        d.overflows()
     return d.made(low, high, torch.where(over, torch.inf, err))
 
 
-def total(d: Domain, terms: Sequence[tuple[Box, Callable[[Tensor], Tensor]]], most: int) -> Box:
-    """Sums of elements, in any order: each function adds elements of one array; `most` is the most in one sum.
-
-    Terms that are zero for certain are not counted.
-    """
+def total(d: Domain, *terms: tuple[Box, Callable[[Tensor], Tensor]]) -> Box:
+    """Sums of elements, in any order: each function adds elements of one array. Zeros for certain are not counted."""
 
     def of(f: Callable[[Box], Tensor]) -> Tensor:
         found = [add(f(box).to(torch.float64)) for box, add in terms]
         return sum(found[1:], start=found[0])
 
-    size = of(lambda x: x.size_of + x.parts[2]) * SLACK
-    off = size * (most * 2.0**-53) * SLACK
+    counted = of(lambda x: ~x.none)
+    size = of(lambda x: x.size_of + x.parts[2]) * (1 + counted * 2.0**-52) * SLACK
+    off = size * (counted * 2.0**-53) * SLACK
     low, high = below(of(lambda x: x.parts[0]) - off), above(of(lambda x: x.parts[1]) + off)
     low = torch.where(of(lambda x: ~(x.parts[0] >= 0)) == 0, low.clamp(min=0.0), low)
-    counted = of(lambda x: ~x.none)
     exact = (counted <= 1) & all(d.holds(box) for box, _ in terms)
     lost = d.lost(size, torch.where(exact, 0.0, (counted - 1).clamp(min=1.0)))
-    err = of(lambda x: x.parts[2]) * (1 + most * 2.0**-52) + lost
+    err = of(lambda x: x.parts[2]) * (1 + counted * 2.0**-52) + lost
     low, high, err = (torch.where(counted == 0, 0.0, x) for x in (low, high, err))
     return _unless_over(d, size, low, high, err)
 
 
-def axes_of(x: Tensor, dim: Axes) -> tuple[int, ...]:
-    """Axes as torch means them: None or nothing is all, negative ones count from the end."""
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        return tuple(range(x.ndim))
-    return tuple(axis % max(x.ndim, 1) for axis in ([dim] if isinstance(dim, int) else dim))
-
-
 @rule("sum")
-def summed(d: Domain, x: Any, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
+def summed(d: Domain, x: Any, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
     """The sum; what is summed in another format is converted first."""
     given = d.lift(x)
-    if dtype is not None and dtype is not torch.float64:
-        given = d.stored(given, str(dtype).removeprefix("torch."))
-    axes = axes_of(given, dim)
-    return total(d, [(given, lambda p: p.sum(axes, keepdim))], max(1, math.prod(given.shape[axis] for axis in axes)))
-
-
-@rule("mean")
-def mean(d: Domain, x: Any, dim: Axes = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Box:
-    """The sum over the count."""
-    count = math.prod(x.shape[axis] for axis in axes_of(x, dim))
-    return div(d, summed(d, x, dim, keepdim, dtype), count)
+    given = given if dtype is None or dtype is torch.float64 else d.stored(given, dtype)
+    return total(d, (given, lambda p: p.sum(dim, keepdim)))
 
 
 # -- Truth values, choices and extremes
@@ -218,7 +190,7 @@ def less(d: Domain, x: Any, y: Any) -> Box:
     (al, ah, ae), (bl, bh, be) = d.lift(x).parts, d.lift(y).parts
     sure = (above(ah + ae) < below(bl - be)) | (below(al - ae) >= above(bh + be)) | ((ae == 0) & (be == 0))
     yes, no = ah < bl, al >= bh
-    return Box(d, [x.to(torch.float64) for x in (yes, ~no, ~(sure & (yes | no)))], "bool")
+    return Box(d, [x.to(torch.float64) for x in (yes, ~no, ~(sure & (yes | no)))], torch.bool)
 
 
 @rule("eq")
@@ -230,17 +202,17 @@ def equal(d: Domain, x: Any, y: Any) -> Box:
 @rule("logical_not", "bitwise_not")
 def negated(d: Domain, x: Any) -> Box:
     """Not."""
-    a = truth(d, x)
-    return Box(d, (1 - a.parts[1], 1 - a.parts[0], a.parts[2]), "bool")
+    low, high, err = truth(d, x).parts
+    return Box(d, (1 - high, 1 - low, err), torch.bool)
 
 
 @rule("logical_and", "bitwise_and")
 def both(d: Domain, x: Any, y: Any) -> Box:
     """And."""
-    a, b = truth(d, x), truth(d, y)
-    (al, ah, ae), (bl, bh, be) = a.parts, b.parts
+    (al, ah, ae), (bl, bh, be) = truth(d, x).parts, truth(d, y).parts
     no = ((ah == 0) & (ae == 0)) | ((bh == 0) & (be == 0))
-    return Box(d, (torch.minimum(al, bl), torch.minimum(ah, bh), torch.where(no, 0.0, torch.maximum(ae, be))), "bool")
+    err = torch.where(no, 0.0, torch.maximum(ae, be))
+    return Box(d, (torch.minimum(al, bl), torch.minimum(ah, bh), err), torch.bool)
 
 
 @rule("logical_or", "bitwise_or")
@@ -252,7 +224,7 @@ def either(d: Domain, x: Any, y: Any) -> Box:
 def truth(d: Domain, x: Any) -> Box:
     """Whether each element differs from zero."""
     given = d.lift(x)
-    return given if given.format == "bool" else negated(d, equal(d, given, 0.0))
+    return given if given.format is torch.bool else negated(d, equal(d, given, 0.0))
 
 
 @rule("where")
@@ -267,7 +239,7 @@ def where(d: Domain, condition: Any, x: Any, y: Any) -> Box:
     low = torch.where(first, al, torch.where(second, bl, torch.minimum(al, bl)))
     high = torch.where(first, ah, torch.where(second, bh, torch.maximum(ah, bh)))
     err = torch.where(sure & first, ae, torch.where(sure & second, be, other))
-    return Box(d, (low, high, err), common_format([a, b]))
+    return Box(d, (low, high, err), common_format(a, b))
 
 
 @rule("maximum", "fmax", "clamp_min")
@@ -277,22 +249,13 @@ def larger(d: Domain, x: Any, y: Any) -> Box:
     (al, ah, ae), (bl, bh, be) = a.parts, b.parts
     first, second = al - ae >= bh + be, bl - be >= ah + ae
     sides = ((p, q, torch.maximum(p, q)) for p, q in zip(a.parts, b.parts, strict=True))
-    return Box(d, [torch.where(first, p, torch.where(second, q, m)) for p, q, m in sides], common_format([a, b]))
+    return Box(d, [torch.where(first, p, torch.where(second, q, m)) for p, q, m in sides], common_format(a, b))
 
 
 @rule("minimum", "fmin", "clamp_max")
 def smaller(d: Domain, x: Any, y: Any) -> Box:
     """The smaller of two."""
     return neg(d, larger(d, neg(d, x), neg(d, y)))
-
-
-@rule("amax")
-def amax(d: Domain, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
-    """The largest along axes. Raises NoBound where there is none."""
-    axes = axes_of(x, dim)
-    if any(x.shape[axis] == 0 for axis in axes):
-        raise NoBound("the largest of no elements")
-    return Box(d, [p.amax(axes, keepdim) for p in x.parts], x.format)
 
 
 @rule("clamp")
@@ -302,20 +265,16 @@ def clamp(d: Domain, x: Any, min: Any = None, max: Any = None) -> Box:
     return low if max is None else smaller(d, low, max)
 
 
+@rule("amax")
+def amax(d: Domain, x: Box, dim: Any = (), keepdim: bool = False) -> Box:
+    """The largest along axes."""
+    return Box(d, [p.amax(dim, keepdim) for p in x.parts], x.format)
+
+
 @rule("amin")
-def amin(d: Domain, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
+def amin(d: Domain, x: Box, dim: Any = (), keepdim: bool = False) -> Box:
     """The smallest along axes."""
     return neg(d, amax(d, neg(d, x), dim, keepdim))
-
-
-def extreme(f: Callable[..., Box]) -> Callable[..., Any]:
-    """The rule of an extreme of all, or along an axis with the places where the machine found it."""
-
-    def run(d: Domain, x: Box, dim: int | None = None, keepdim: bool = False) -> Any:
-        found = f(d, x, dim, keepdim)
-        return found if dim is None else (found, d.results[1])
-
-    return run
 
 
 # -- Functions
@@ -330,37 +289,18 @@ def _inverse(x: Tensor) -> Tensor:
     return torch.where(x > 0, 1 / x, torch.inf)
 
 
-def _within(f: Callable[[Tensor], Tensor], least: float) -> Callable[[Tensor], Tensor]:
+def _above(f: Callable[[Tensor], Tensor], least: float) -> Callable[[Tensor], Tensor]:
+    """A function where its argument is larger than a number: minus infinity at it would be no bound."""
     return lambda x: torch.where(x > least, f(x), torch.nan)
 
 
-def _sigmoid_slope(low: Tensor, high: Tensor, err: Tensor) -> Tensor:
-    s = torch.sigmoid(_nearest(low, high, err))
-    return (s * (1 - s) + WIDE).clamp(max=0.25)
+def rising(name: str, f: Callable[[Tensor], Tensor], slope: Callable[..., Tensor], ulps: float = ULPS) -> None:
+    """Enter the rule of a rising function: an enclosure from monotony, and an error from the bound on its slope.
 
+    `slope`: the largest anywhere between the machine's argument and the exact one, by the ends and the error.
+    """
 
-FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor], float]] = {
-    "exp": (torch.exp, lambda low, high, err: torch.exp(high + err), ULPS),
-    "expm1": (torch.expm1, lambda low, high, err: torch.exp(high + err), ULPS),
-    "log": (_within(torch.log, 0), lambda low, high, err: _inverse(low - err), ULPS),
-    "log1p": (_within(torch.log1p, -1), lambda low, high, err: _inverse(below(1 + low) - err), ULPS),
-    "sqrt": (
-        lambda x: torch.sqrt(x.clamp(min=0.0)),
-        lambda low, high, err: _inverse(torch.sqrt(torch.maximum(low, err))),
-        1.0,
-    ),
-    "tanh": (torch.tanh, lambda *x: (1 - torch.tanh(_nearest(*x)) ** 2 + WIDE).clamp(max=1.0), ULPS),
-    "sigmoid": (torch.sigmoid, _sigmoid_slope, 2 * ULPS),
-    "erf": (torch.erf, lambda *x: 1.1283791670955128 * torch.exp(-(_nearest(*x) ** 2)), ULPS),
-}
-"""Rising functions: the slope anywhere between the machine's argument and the exact one, and the assumed units in the
-last place (MKL's square root rounds no better than to one)."""
-
-
-def function(name: str) -> Callable[[Domain, Any], Box]:
-    """The rule of a rising function: an enclosure from monotony, and an error from the bound on its slope."""
-    f, slope, ulps = FUNCTIONS[name]
-
+    @rule(name)
     def enclosed(d: Domain, x: Any) -> Box:
         low, high, err = d.lift(x).parts
         least, most = f(low), f(high)
@@ -372,10 +312,8 @@ def function(name: str) -> Callable[[Domain, Any], Box]:
             steep = steep + 1 / d.largest  # kernels return 0 where exp(-x) overflows
         return _function(d, name, least, most, steep, ulps)
 
-    return enclosed
 
-
-def _function(d: Domain, name: str, low: Tensor, high: Tensor, err: Tensor, ulps: float) -> Box:
+def _function(d: Domain, name: str, low: Tensor, high: Tensor, err: Tensor, ulps: float = ULPS) -> Box:
     """The result of a kernel that is off by so many units in the last place."""
     size = torch.maximum(low.abs(), high.abs()) + err
     size = size.clamp(min=ERF) if name == "erf" else size
@@ -384,37 +322,50 @@ def _function(d: Domain, name: str, low: Tensor, high: Tensor, err: Tensor, ulps
     return d.made(low, high, err + d.lost(torch.where(size.isfinite(), size, 0.0), 2 * ulps))
 
 
-def bounded(f: Callable[[Tensor], Tensor]) -> Callable[[Domain, Any], Box]:
-    """The rule of a function with values and slopes in [-1, 1]."""
+def _flattening(f: Callable[[Tensor], Tensor], of: Callable[[Tensor], Tensor], most: float) -> Callable[..., Tensor]:
+    """The slope of a function that is steepest at zero, by the function of its value there."""
+    return lambda *x: (of(f(_nearest(*x))) + WIDE).clamp(max=most)
 
-    def enclosed(d: Domain, x: Any) -> Box:
-        low, high, err = d.lift(x).parts
-        middle, radius = f((low + high) / 2), (high - low) / 2 + WIDE
-        ends = (middle - radius).clamp(min=-1.0), (middle + radius).clamp(max=1.0)
-        return _function(d, f.__name__, *ends, err.clamp(max=2.0), ULPS)
 
-    return enclosed
+rising("exp", torch.exp, lambda low, high, err: torch.exp(high + err))
+rising("expm1", torch.expm1, lambda low, high, err: torch.exp(high + err))
+rising("log", _above(torch.log, 0), lambda low, high, err: _inverse(low - err))
+rising("log1p", _above(torch.log1p, -1), lambda low, high, err: _inverse(below(1 + low) - err))
+rising(  # MKL's rounds no better than to one unit
+    "sqrt",
+    lambda x: torch.sqrt(x.clamp(min=0.0)),
+    lambda low, high, err: _inverse(torch.sqrt(torch.maximum(low, err))),
+    1.0,
+)
+rising("tanh", torch.tanh, _flattening(torch.tanh, lambda y: 1 - y**2, 1.0))
+rising("sigmoid", torch.sigmoid, _flattening(torch.sigmoid, lambda y: y * (1 - y), 0.25), 2 * ULPS)
+rising("erf", torch.erf, lambda *x: 1.1283791670955128 * torch.exp(-(_nearest(*x) ** 2)))
+
+
+@rule("sin")
+def sine(d: Domain, x: Any, f: Callable[[Tensor], Tensor] = torch.sin) -> Box:
+    """A function with values and slopes in [-1, 1]."""
+    low, high, err = d.lift(x).parts
+    middle, radius = f((low + high) / 2), (high - low) / 2 + WIDE
+    ends = (middle - radius).clamp(min=-1.0), (middle + radius).clamp(max=1.0)
+    return _function(d, f.__name__, *ends, err.clamp(max=2.0))
+
+
+@rule("cos")
+def cosine(d: Domain, x: Any) -> Box:
+    """The same."""
+    return sine(d, x, torch.cos)
 
 
 def raised(d: Domain, x: Any, n: float) -> Box:
     """The function `pow`: any exponent for a positive base, a natural number for every base."""
     low, high, err = d.lift(x).parts
     natural, positive = n >= 1 and n == math.floor(n), low - err > 0
-    ends = torch.stack([low**n, high**n])
-    least, most = ends.amin(0), ends.amax(0)
+    ends = low**n, high**n
+    least, most = torch.minimum(*ends), torch.maximum(*ends)
     least = torch.where((low < 0) & (high > 0), 0.0, least) if natural and n % 2 == 0 else least
-    reach = torch.maximum(low.abs(), high.abs()) + err
-    slope = abs(n) * torch.where(
-        positive, torch.maximum((low - err).abs() ** (n - 1), reach ** (n - 1)), reach ** (n - 1)
-    )
+    slope = abs(n) * (torch.maximum(low.abs(), high.abs()) + err) ** (n - 1)
+    slope = torch.where(positive, torch.maximum(abs(n) * (low - err).abs() ** (n - 1), slope), slope)
     known = positive | natural
     least, most = (torch.where(known, end, torch.nan) for end in (least - least.abs() * WIDE, most + most.abs() * WIDE))
     return _function(d, "pow", least, most, torch.where(err == 0, 0.0, slope * err * (1 + WIDE)), 2 * ULPS)
-
-
-for _name in FUNCTIONS:
-    rule(_name)(function(_name))
-rule("sin")(bounded(torch.sin))
-rule("cos")(bounded(torch.cos))
-rule("max")(extreme(amax))
-rule("min")(extreme(amin))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gradproof.shadow.locations import Location
 from gradproof.shadow.ops.schema import Spec, spec_of
 
-FORMATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-"""From the widest to the narrowest. Truth values are numbers of every format: theirs is `bool`."""
+FORMATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""From the widest to the narrowest. Truth values are numbers of every format: theirs is torch.bool."""
 SLACK = 1 + 2.0**-47
 """Outward inflation: covers 32 roundings of float64 on numbers of one sign."""
 TINY = 2.0**-1000
@@ -59,18 +59,18 @@ class Box(Tensor):
     """An array of enclosures, with which torch's operators compute by their rules.
 
     `parts`: the low end, the high end and the error of each element. `format`: the machine's values are numbers of it.
-    Truth values are 0 and 1; `format` is `bool`. The error of one that the machine must see so is 0.
+    Truth values are 0 and 1. The error of one that the machine must see so is 0.
     """
 
     domain: Domain
     parts: tuple[Tensor, Tensor, Tensor]
-    format: str
+    format: torch.dtype
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: type[Box], domain: Domain, parts: Sequence[Tensor], format: str) -> Box:
+    def __new__(cls: type[Box], domain: Domain, parts: Sequence[Tensor], format: torch.dtype) -> Box:
         """An array of the shape of its parts."""
-        kind = torch.bool if format == "bool" else torch.float64
+        kind = torch.bool if format is torch.bool else torch.float64
         found: Any = Tensor._make_wrapper_subclass(cls, parts[0].shape, dtype=kind)
         found.domain, found.parts, found.format = domain, tuple(parts), format
         return cast("Box", found)
@@ -121,20 +121,19 @@ class Radius:
 class Domain:
     """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing.
 
-    `ranges`: of leaves, by their name or kind. `scale`: a factor on every charge. `results`: what the machine's
-    operator made. `reason`: why an element is unknown.
+    `ranges`: of leaves, by their name or kind. `results`: what the machine's operator made. `reason`: why an element
+    is unknown.
     """
 
-    def __init__(
-        self, ranges: Mapping[str, Radius] | None = None, silent: frozenset[Key] = frozenset(), scale: float = 1.0
-    ) -> None:
-        self.ranges, self.silent, self.scale = ranges or {}, silent, scale
-        self.rules: Mapping[str, Rule] = RULES
+    scale = 1.0
+    """A factor on every charge, for the test that a bound which is too small is found out."""
+
+    def __init__(self, ranges: Mapping[str, Radius] | None = None, silent: frozenset[Key] = frozenset()) -> None:
+        self.ranges, self.silent = ranges or {}, silent
         self.charged: dict[Key, float] = {}
-        self.results: Sequence[Any] = ()
         self.begin(("", Location("", 0)), ())
 
-    def begin(self, key: Key, formats: Sequence[str], results: Sequence[Any] = ()) -> None:
+    def begin(self, key: Key, formats: Sequence[torch.dtype], results: Sequence[Any] = ()) -> None:
         """Before an operator with results of these formats: its roundings are those of the narrowest.
 
         Raises NoBound for a floating-point format that is not known here.
@@ -143,22 +142,21 @@ class Domain:
         unknown = next((f for f in formats if f not in FORMATS), None)
         if unknown is not None:
             raise NoBound(f"no rounding bound for {unknown}")
-        self.set_format(max(formats, key=[*FORMATS].index, default="float64"))
+        self.set_format(max(formats, key=FORMATS.index, default=torch.float64))
 
-    def set_format(self, name: str) -> None:
+    def set_format(self, format: torch.dtype) -> None:
         """The format of the next roundings."""
-        made = torch.finfo(FORMATS[name])
-        self.format, self.largest, self.normal = name, made.max, made.tiny
-        self.u = (made.eps / 2 + (2.0**-23 if made.bits < 32 else 0.0)) * self.scale
-        self.eta = made.tiny * made.eps / 2 * self.scale
-        if self.key in self.silent:
-            self.u = self.eta = 0.0
+        made = torch.finfo(format)
+        self.format, self.largest, self.normal = format, made.max, made.tiny
+        scale = 0.0 if self.key in self.silent else self.scale
+        self.u = (made.eps / 2 + (2.0**-23 if made.bits < 32 else 0.0)) * scale
+        self.eta = made.tiny * made.eps / 2 * scale
 
     def rule(self, spec: Spec) -> Rule | None:
         """The rule of an operator."""
         name = spec.function.removeprefix("prims.")
-        single = self.rules.get(name.removeprefix("_foreach_"))
-        return self.rules.get(name) or (each(single) if single and name.startswith("_foreach_") else None)
+        single = RULES.get(name.removeprefix("_foreach_"))
+        return RULES.get(name) or (each(single) if single and name.startswith("_foreach_") else None)
 
     def operate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator on enclosures. Raises NoBound where it has no rule."""
@@ -184,11 +182,11 @@ class Domain:
         given = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x), device="cpu")
         value = given.to(torch.float64)
         if given.dtype is torch.bool:
-            return Box(self, (value, value, torch.zeros_like(value)), "bool")
-        exact = (value.to(FORMATS[self.format]).to(torch.float64) == value) | ~value.isfinite()
+            return Box(self, (value, value, torch.zeros_like(value)), torch.bool)
+        exact = (value.to(self.format).to(torch.float64) == value) | ~value.isfinite()
         return self.made(value, value, self.lost(torch.where(exact, 0.0, value.abs())))
 
-    def leaf(self, kind: str, name: str, format: str, value: Tensor) -> Box:
+    def leaf(self, kind: str, name: str, format: torch.dtype, value: Tensor) -> Box:
         """Every number of the leaf's format in its range; no error of its own."""
         low, high = self.ranges.get(name, self.ranges.get(kind, Radius())).interval(value)
         return Box(self, (low, high, torch.zeros_like(value)), format)
@@ -197,7 +195,7 @@ class Domain:
         """Whether the machine's values are numbers of the format."""
         return fits(x.format, self.format)
 
-    def stored(self, x: Box, format: str) -> Box:
+    def stored(self, x: Box, format: torch.dtype) -> Box:
         """The value as stored: one rounding, unless the format holds it already.
 
         Raises NoBound where an element is unknown, or may overflow.
@@ -229,31 +227,34 @@ class Domain:
         err = torch.where(constant, 0.0, torch.where(err > 0, err * SLACK + TINY, err))
         size = torch.maximum(low.abs(), high.abs()) + err
         over = ~constant & (size > self.largest)
-        bad = low.isnan() | high.isnan() | err.isnan() | over | (~constant & ~size.isfinite())
         if bool(over.any()):
-            self.reason = self.reason or f"a value may overflow {self.format}"
+            self.overflows()
+        bad = low.isnan() | high.isnan() | err.isnan() | over | (~constant & ~size.isfinite())
         parts = (torch.where(bad, end, x) for end, x in ((-torch.inf, low), (torch.inf, high), (torch.inf, err)))
         return Box(self, [*parts], self.format)
+
+    def overflows(self) -> None:
+        """Why an element is unknown."""
+        self.reason = self.reason or f"a value may overflow {str(self.format).removeprefix('torch.')}"
 
 
 def moved(function: Any) -> Rule:
     """The rule of an operator that moves numbers: it runs on each component of its arguments."""
 
-    def lifted(d: Domain, x: Any) -> Any:
-        """Constants among what is moved, as enclosures; whole numbers by themselves are indices."""
-        if isinstance(x, list | tuple):
-            several = any(isinstance(one, Box) for one in x)
-            return [d.lift(one) if several and isinstance(one, Tensor) else lifted(d, one) for one in x]
-        return d.lift(x) if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    def part(x: Any, at: int) -> Any:
-        return x.parts[at].contiguous() if isinstance(x, Box) else x
-
     def run(d: Domain, *args: Any, **kwargs: Any) -> Any:
-        given = [lifted(d, x) for x in args], {name: lifted(d, x) for name, x in kwargs.items()}
-        format = common_format([x for x in tree_leaves(given) if isinstance(x, Box)])
-        each = [tree_map(partial(part, at=at), given) for at in range(3)]
-        made = [function(*args, **kwargs) for args, kwargs in each]
+        def lifted(x: Any) -> Any:
+            """Constants among what is moved, as enclosures; whole numbers by themselves are indices."""
+            if isinstance(x, list | tuple):
+                several = any(isinstance(one, Box) for one in x)
+                return [d.lift(one) if several and isinstance(one, Tensor) else lifted(one) for one in x]
+            return d.lift(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+        given = [lifted(x) for x in args], {name: lifted(x) for name, x in kwargs.items()}
+        format = common_format(*(x for x in tree_leaves(given) if isinstance(x, Box)))
+        made = []
+        for at in range(3):
+            own, named = tree_map(lambda x, at=at: x.parts[at].contiguous() if isinstance(x, Box) else x, given)
+            made.append(function(*own, **named))
         one = isinstance(made[0], Tensor)
         return Box(d, made, format) if one else [Box(d, parts, format) for parts in zip(*made, strict=True)]
 
@@ -268,8 +269,10 @@ def each(single: Rule) -> Rule:
             by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (len(first),))
             return arg[at] if by_element else arg
 
-        given = [([own(a, i) for a in args], {n: own(v, i) for n, v in kwargs.items()}) for i in range(len(first))]
-        return [single(d, one, *rest, **named) for one, (rest, named) in zip(first, given, strict=True)]
+        return [
+            single(d, one, *(own(a, at) for a in args), **{name: own(v, at) for name, v in kwargs.items()})
+            for at, one in enumerate(first)
+        ]
 
     return run
 
@@ -289,11 +292,11 @@ def infinite(low: Tensor, high: Tensor) -> Tensor:
     return (low == high) & low.isinf()
 
 
-def fits(one: str, other: str) -> bool:
+def fits(one: torch.dtype, other: torch.dtype) -> bool:
     """Whether every number of a format is one of another."""
-    return one in (other, "bool") or other == "float64" or (other == "float32" and one in ("float16", "bfloat16"))
+    return torch.promote_types(one, other) is other
 
 
-def common_format(boxes: Sequence[Box]) -> str:
+def common_format(*boxes: Box) -> torch.dtype:
     """A format that holds the values of all."""
-    return next(f for f in ("bool", *reversed(FORMATS)) if all(fits(box.format, f) for box in boxes))
+    return reduce(torch.promote_types, [box.format for box in boxes], torch.bool)

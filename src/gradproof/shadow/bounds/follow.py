@@ -8,16 +8,21 @@ a constant.
 
 Before a storage is read, its bytes are compared with what the last operator left: a difference is a write that no
 operator made, and nothing is bounded then. After each operator its results are compared with their enclosures.
+
+The bound is of |machine - exact| for every leaf in its range. The measured error is the distance of the recorded tensor
+from its exact value at the recorded leaves, which the enclosures hold to about 1e-14. The share of an operator is what
+the bound loses when its own roundings are left out: shares are approximate and need not sum to one. The function is
+called once for the bound, once more where ranges are given, and once for each share.
 """
 
 from __future__ import annotations
 
 import io
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -26,40 +31,45 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds import kernels as kernels
-from gradproof.shadow.bounds.domain import FORMATS, RULES, Box, Domain, Key, NoBound, Rule, fits as within
+from gradproof.shadow.bounds.domain import FORMATS, Box, Domain, Key, NoBound, Radius, fits
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, stated, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import checksum, plain, same
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed
+from gradproof.shadow.request import RANGE
 from gradproof.shadow.whole.draws import GENERATORS
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.unseen import calls, replaced, steps
 
-FLOATS = {dtype: name for name, dtype in FORMATS.items()}
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
+TOP = 4
+"""Operators named for each tensor, each of which costs one more run: reading more helps nobody."""
+KINDS = frozenset({"data", "param", "buffer"})
 
 
 @dataclass(slots=True, eq=False)
 class BoundedStorage:
     """A storage. `value`: what it holds where it is followed, as one flat array; `checksum`: of its numbers then.
 
-    `made`: an operator made it, of data or not. `parameter`: a leaf of autograd that lies in it. `buffer`: the name of
-    a module's buffer.
+    `kind`: a kind of leaf (`data`, or `buffer` of a `name`), or that of a constant, which has no range. `made`: an
+    operator made it. `parameter`: a leaf of autograd that lies in it. `memory`: its addresses, where it is followed.
     """
 
     weak: Any
+    kind: str
+    name: str = ""
+    made: bool = False
+    parameter: Tensor | None = None
     value: Box | NoBound | None = None
     dtype: torch.dtype | None = None
     checksum: Tensor | None = None
     memory: range = range(0)
-    made: str = ""
-    parameter: Tensor | None = None
-    buffer: str = ""
 
 
 Which = tuple[str, int, str]
@@ -72,26 +82,24 @@ class Seen:
 
     location: Location
     value: Box | NoBound
-    dtype: str
+    dtype: torch.dtype
     numbers: Tensor
 
 
 class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bounds what runs inside `with run.running():`; the observations are in `seen`.
 
-    `rules`: of the operators, instead of `RULES`. `lost`: why nothing is bounded. `outside`: the operators whose
-    results were not inside their enclosures, each with its line.
+    `lost`: why nothing is bounded. `outside`: the operators whose results were not inside their enclosures, each with
+    its line.
     """
 
-    def __init__(self, domain: Domain, rules: Mapping[str, Rule] | None = None) -> None:
+    def __init__(self, domain: Domain) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.domain = domain
-        self.domain.rules = RULES if rules is None else rules
         self.lost, self.outside = "", list[Key]()
         self.seen: dict[Which, Seen] = {}
         self.held: dict[int, BoundedStorage] = {}
         self.names: dict[int, tuple[Tensor, str]] = {}
-        self.taken: Counter[str] = Counter()
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.optimized: set[int] = set()
         self.stepping: Optimizer | None = None
@@ -133,15 +141,15 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.name(parameter, name)
         for name, buffer in module.named_buffers():
             if not odd(buffer):
-                self._of(buffer).buffer = name
+                held = self._of(buffer)
+                held.kind, held.name = "buffer", name
 
     def name(self, parameter: Tensor, name: str = "") -> str:
         """The name of a parameter: in the first module that ran with it, else a number."""
         if id(parameter) not in self.names:
             plain = (name or f"param{len(self.names)}").removeprefix("module.").removeprefix("_orig_mod.")
-            self.taken[plain] += 1
-            again = f"#{self.taken[plain]}" if self.taken[plain] > 1 else ""
-            self.names[id(parameter)] = (parameter, plain + again)
+            before = sum(known.partition("#")[0] == plain for _, known in self.names.values())
+            self.names[id(parameter)] = (parameter, f"{plain}#{before + 1}" if before else plain)
         return self.names[id(parameter)][1]
 
     def begin(self, *_: Any) -> None:
@@ -152,31 +160,31 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ended(self, found: Any) -> None:
         """A backward pass has ended. One inside of a step is a closure's: the step applies what it leaves."""
         if self.stepping is not None:
-            self._gradients(self.stepping)
+            self._observe("grad", self.stepping)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
         self.stepping = optimizer
         self.steps += 1
-        self._gradients(optimizer)
+        self._observe("grad", optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self.stepping = None
-        self._observe("weight", [(p, p) for p in params_of(optimizer)])
+        self._observe("weight", optimizer)
 
-    def _gradients(self, optimizer: Optimizer) -> None:
-        self._observe("grad", [(p, p.grad) for p in params_of(optimizer) if p.grad is not None])
-
-    def _observe(self, kind: str, tensors: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def _observe(self, kind: str, optimizer: Optimizer) -> None:
         with aside():
-            for parameter, tensor in tensors:
+            for parameter in params_of(optimizer):
+                tensor = parameter.grad if kind == "grad" else parameter
+                if tensor is None:
+                    continue
                 if odd(tensor):
                     self.lose(f"a tensor of {tensor.layout} and {tensor.dtype}")
                     return
-                where, dtype = self.location(), str(tensor.dtype).removeprefix("torch.")
-                self.domain.begin(("", where), [FLOATS.get(tensor.dtype, "")])
-                found = Seen(where, self._lifted(self.read(tensor)), dtype, numbers_of(tensor))
+                where = self.location()
+                self.domain.begin(("", where), [tensor.dtype])
+                found = Seen(where, self._enclosed(self.read(tensor)), tensor.dtype, numbers_of(tensor))
                 self.seen[kind, self.steps, self.name(parameter)] = found
 
     def lose(self, why: str) -> None:
@@ -195,68 +203,59 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        strange = next((t for t in tensors if odd(t)), None)
-        if spec is None or strange is not None:
-            if any(t.requires_grad or self._alive(t) for t in tensors):
+        strange = spec is None or any(map(odd, tensors))
+        with aside():
+            for t in tensors:
+                if not odd(t) and trainable(t):
+                    self._of(t).parameter = t
+            followed = [t for t in tensors if not odd(t) and self._of(t).value is not None]
+        if spec is None or strange:
+            if followed or any(t.requires_grad for t in tensors):
                 what = "runs a function of its own" if spec is None else "has a tensor of another layout"
                 self.lose(f"{func} {what}")
             return func(*args, **kwargs)
-        with aside():
-            for t in tensors:
-                if trainable(t):
-                    self._of(t).parameter = t
-            followed = self._takes_part(spec, args, kwargs, tensors)
         if spec.view:
             return func(*args, **kwargs)
-        return self._operate(func, spec, args, kwargs) if followed else self._beside(func, spec, args, kwargs)
-
-    def _takes_part(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
-        if spec.by_shape:
-            return False
-        if any(self._alive(t) for t in tensors):
-            return True
-        homes = [self._of(t) for t in spec.targets(args, kwargs)]
-        read = [held for held in map(self._of, tensors) if held not in homes]
-        return any(held.parameter is not None for held in read) and not initialising()
+        if not spec.by_shape and (followed or self._reads_parameters(spec, args, kwargs, tensors)):
+            return self._operate(func, spec, args, kwargs)
+        return self._beside(func, spec, args, kwargs, tensors)
 
     def _of(self, tensor: Tensor) -> BoundedStorage:
-        """What is known of the storage of a tensor."""
+        """What is known of the storage of a tensor. From outside of torch, more than one number is data."""
         storage = tensor.untyped_storage()
         found = self.held.get(storage._cdata)
         if found is None or found.weak.expired():
-            found = self.held[storage._cdata] = BoundedStorage(weakly(storage))
+            data = tensor.is_floating_point() and storage.nbytes() > tensor.element_size()
+            found = self.held[storage._cdata] = BoundedStorage(weakly(storage), "data" if data else "constant")
         return found
 
-    def _alive(self, tensor: Tensor) -> bool:
-        """Whether the storage of a tensor is followed."""
-        return not odd(tensor) and self._of(tensor).value is not None
+    def _reads_parameters(self, spec: Spec, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> bool:
+        written = [self._of(t) for t in spec.targets(args, kwargs)]
+        read = [held for held in map(self._of, tensors) if held not in written]
+        return any(held.parameter is not None for held in read) and not initialising()
 
-    def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+    def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
-        given = tensors_in((args, kwargs))
         learns = torch.is_grad_enabled() and not spec.by_shape and not initialising()
         if learns and any(t.requires_grad and not trainable(t) for t in given):
             self.lose("a tensor that no operator made depends on a parameter")
-        with aside():
-            data = spec.function in GENERATORS or (not spec.by_shape and any(self._data(t) for t in given))
+        data = spec.function in GENERATORS or (not spec.by_shape and any(self._kind(t) == "data" for t in given))
         out = func(*args, **kwargs)
         with aside():
-            for tensor in (t for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
-                self._of(tensor).made = "of data" if data else "of constants"
+            for held in (self._of(t) for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
+                held.made = True
+                held.kind = held.kind if held.kind == "buffer" else "data" if data else "constant"
         return out
 
-    def _data(self, tensor: Tensor) -> bool:
-        """Whether a tensor that no followed operator made is data: from outside of torch, more than one number is."""
-        held = self._of(tensor)
-        if odd(tensor) or held.buffer or self._owned(tensor):
-            return False
-        outside = tensor.is_floating_point() and tensor.untyped_storage().nbytes() > tensor.element_size()
-        return held.made == "of data" or (not held.made and outside)
+    def _kind(self, tensor: Tensor) -> str:
+        """What kind of leaf a tensor is that no followed operator made.
 
-    def _owned(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a parameter of a module or an optimizer, and no data of which a gradient is taken."""
-        known = self._of(tensor).parameter
-        return isinstance(known, nn.Parameter) or id(known) in self.optimized
+        Data of which a gradient is taken are data: a parameter is one of a module or an optimizer.
+        """
+        held = self._of(tensor)
+        owned = isinstance(held.parameter, nn.Parameter) or id(held.parameter) in self.optimized
+        plain = held.parameter is not None and held.kind == "constant"
+        return "param" if plain or (owned and held.kind == "data") else held.kind
 
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
@@ -272,40 +271,39 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.lost:
             return out
         with aside(), default_dtype(torch.float64):
-            own, results = spec.targets(args, kwargs), list(out) if isinstance(out, list | tuple) else [out]
+            results = list(out) if isinstance(out, list | tuple) else [out]
             if not tensors_in(results):
                 results = [spec.argument(at, args, kwargs) for at in spec.written]
-            made = tensors_in(results)
-            why = next((str(v) for v in tree_leaves(given) if isinstance(v, NoBound)), "")
-            if not why:
-                formats = [FLOATS.get(t.dtype, "") for t in made if t.is_floating_point()]
-                formats += [computes] if computes and (spec.results or not formats) else []
-                why = self._bounded(spec, given, results, formats, computes)
-            for tensor in [*made, *own] if why else [t for t in own if not any(t is one for one in made)]:
-                self._hold(tensor, NoBound(why or f"{self.location()}: {spec.name} writes an argument without a bound"))
+            made, own, line = tensors_in(results), spec.targets(args, kwargs), f"{self.location()}: {spec.name}"
+            unknown = next((v for v in tree_leaves(given) if isinstance(v, NoBound)), None)
+            try:
+                if unknown is None:
+                    self._bounded(spec, given, results, computes)
+            except NoBound as error:
+                unknown = NoBound(f"{line}: {error}")
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                unknown = NoBound(f"{line}: its rule does not know these arguments ({what})")
+            for tensor in [*made, *own] if unknown else [t for t in own if not any(t is one for one in made)]:
+                self._hold(tensor, unknown or NoBound(f"{line} writes an argument without a bound"))
         return out
 
-    def _bounded(self, spec: Spec, given: list[Any], results: list[Any], formats: Sequence[str], computes: str) -> str:
-        """Put the enclosures of the results where they are; why they have none, or nothing."""
-        made, location = tensors_in(results), self.location()
-        try:
-            self.domain.begin((spec.name, location), formats, results)
-            fits = "" if spec.function in (*CASTS, *MOVED) else computes
-            args, kwargs = tree_map(lambda arg: self._lifted(arg, fits), given)
-            rule = self.domain.rule(spec)
-            if rule is None:
-                raise NoBound("no bound is known for its kernel")
-            values = [v for v in tree_leaves(rule(self.domain, *args, **kwargs)) if v is not None]
-            if len(values) != len(made):
-                raise NoBound(f"the rule gives {len(values)} results, and the operator {len(made)}")
-            for tensor, value in zip(made, values, strict=True):
-                self._store(tensor, value)
-        except NoBound as error:
-            return f"{location}: {spec.name}: {error}"
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            return f"{location}: {spec.name}: its rule does not know these arguments ({what})"
-        return ""
+    def _bounded(self, spec: Spec, given: list[Any], results: list[Any], computes: torch.dtype | None) -> None:
+        """Put the enclosures of the results where they are. Raises NoBound where they have none."""
+        made = tensors_in(results)
+        formats = [t.dtype for t in made if t.is_floating_point()]
+        formats += [computes] if computes is not None and (spec.results or not formats) else []
+        self.domain.begin((spec.name, self.location()), formats, results)
+        format = None if spec.function in (*CASTS, *MOVED) else computes
+        args, kwargs = tree_map(lambda arg: self._enclosed(arg, format), given)
+        rule = self.domain.rule(spec)
+        if rule is None:
+            raise NoBound("no bound is known for its kernel")
+        values = [v for v in tree_leaves(rule(self.domain, *args, **kwargs)) if v is not None]
+        if len(values) != len(made):
+            raise NoBound(f"the rule gives {len(values)} results, and the operator {len(made)}")
+        for tensor, value in zip(made, values, strict=True):
+            self._store(tensor, value)
 
     # Memory
 
@@ -326,22 +324,15 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leaf(self, tensor: Tensor) -> bool:
         """What no followed operator made is a leaf where it is first read, or a constant: False."""
-        held, outside = self._of(tensor), tensor.is_floating_point() and not self._of(tensor).made
-        if tensor.dtype not in FLOATS:
+        held, kind = self._of(tensor), self._kind(tensor)
+        if kind == "constant" or tensor.dtype not in FORMATS:
             return False
-        if held.buffer:
-            kind, name = "buffer", held.buffer
-        elif self._data(tensor):
-            kind, name = "data", ""
-        elif held.parameter is not None:
-            kind, name = "param", self.name(held.parameter)
-        else:
-            return False
-        if held.parameter is None and outside and (self._shared(tensor) or tensor.requires_grad):
+        if held.parameter is None and not held.made and (self._shared(tensor) or tensor.requires_grad):
             self.lose("a tensor that no operator made depends on, or shares the memory of, one that is followed")
         numbers = numbers_of(flat(tensor))
         if bool(numbers.isfinite().all()):
-            self._hold(tensor, self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers))
+            name = self.name(held.parameter) if kind == "param" and held.parameter is not None else held.name
+            self._hold(tensor, self.domain.leaf(kind, name, tensor.dtype, numbers))
         return held.value is not None
 
     def _shared(self, tensor: Tensor) -> bool:
@@ -357,25 +348,23 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held.value, held.dtype, held.checksum = value, tensor.dtype, checksum(flat(tensor))
         held.memory = range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
-    def _lifted(self, arg: Any, fits: str = "") -> Any:
+    def _enclosed(self, arg: Any, format: torch.dtype | None = None) -> Any:
         """What was read, in the format of the operator: an enclosure of a wider one is rounded, where it computes."""
         if isinstance(arg, Box):
-            return self.domain.stored(arg, fits) if fits and not within(arg.format, fits) else arg
+            return arg if format is None or fits(arg.format, format) else self.domain.stored(arg, format)
         return self.domain.lift(arg) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
     def _store(self, tensor: Tensor, value: Any) -> None:
         """A result in its place; integers are the machine's own."""
-        held, truth = self._of(tensor), tensor.dtype is torch.bool and isinstance(value, Box) and value.format == "bool"
+        held = self._of(tensor)
+        truth = tensor.dtype is torch.bool and isinstance(value, Box) and value.format is torch.bool
         if not isinstance(value, Box) or not (tensor.is_floating_point() or truth):
             held.value = None
             low, high, err = value.parts if isinstance(value, Box) else (torch.zeros(()),) * 3
             if not torch.equal((low - err).trunc(), (high + err).trunc()):
-                op, location = self.domain.key
-                self._hold(tensor, NoBound(f"{location}: {op}: rounding may make another integer"))
+                raise NoBound("rounding may make another integer")
             return
-        if not truth:
-            value = self.domain.stored(value, FLOATS[tensor.dtype])
-        value = value.expand(tensor.shape)
+        value = (value if truth else self.domain.stored(value, tensor.dtype)).expand(tensor.shape)
         if not truth and not value.around(numbers_of(tensor)):
             self.outside.append(self.domain.key)
         if tensor.numel() == flat(tensor).numel() and tensor.is_contiguous():
@@ -413,13 +402,11 @@ def trainable(tensor: Tensor) -> bool:
     return tensor.requires_grad and not view and tensor.is_leaf
 
 
-def common(tensors: Sequence[Tensor]) -> str:
+def common(tensors: Sequence[Tensor]) -> torch.dtype | None:
     """The format in which an operator on these computes: the widest of tensors with dimensions, else of all."""
-    floats = [t for t in tensors if t.dtype in FLOATS]
-    names = [FLOATS[t.dtype] for t in floats if t.dim()] or [FLOATS[t.dtype] for t in floats]
-    if {"float16", "bfloat16"} <= set(names):
-        names.append("float32")
-    return next((name for name in FORMATS if name in names), "")
+    floats = [t for t in tensors if t.dtype in FORMATS]
+    formats = [t.dtype for t in floats if t.dim()] or [t.dtype for t in floats]
+    return reduce(torch.promote_types, formats) if formats else None
 
 
 def numbers_of(tensor: Tensor) -> Tensor:
@@ -439,13 +426,94 @@ def strided(part: Tensor, tensor: Tensor) -> Tensor:
     return part.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | None = None) -> Follow:
+# -- The report
+
+
+def follow(step: Step, run: Run, domain: Domain) -> Follow:
     """Call a training function once, its output unseen, and bound the rounding of what it does."""
     seed(run.seed)
-    made = Follow(domain, rules)
+    made = Follow(domain)
     with redirect_stdout(io.StringIO()), made.running():
         try:
             step(run)
         except Exception as caught:
             made.lost = made.lost or f"the function raised {stated(caught)}"
     return made
+
+
+def report(step: Step, run: Run, ranges: Sequence[str] = ()) -> tuple[list[dict[str, Any]], str]:
+    """One entry for each gradient that a step is given and each weight after it; and why there is none, or nothing.
+
+    Keys: `quantity` (grad, weight), `param`, `window` (from 1), `location`, `dtype`, `bound`, `measured` (floats,
+    maxima over the elements), `within` (the recorded tensors lie inside their enclosures: anything else refutes the
+    bound), `top` (dicts of op, location, share), `reason` (why there is no bound; then `bound` and `within` are None).
+    `ranges`: as a user writes them (`request.RANGE`); without, the bound is for the recorded values alone. Raises
+    GradproofError GP406 for a range of a name that no parameter has.
+    """
+    point = follow(step, run, Domain())
+    if point.lost:
+        return [], point.lost
+    wide, chosen = point, dict[str, Radius]()
+    if ranges:
+        chosen = _ranges(ranges, {name for _, name in point.names.values()})
+        wide = follow(step, run, Domain(chosen))
+    if wide.lost or not _alike(wide, point):
+        return [], wide.lost or "the function does not do the same when it is called again"
+    bounds, shares = _bounds(wide), dict[Key, dict[Which, float]]()
+    charged = wide.domain.charged
+    for key in sorted((key for key in charged if charged[key] > 0), key=lambda key: -charged[key])[: 2 * TOP]:
+        without = _bounds(follow(step, run, Domain(chosen, frozenset({key}))))
+        shares[key] = {which: 1 - without.get(which, bound) / bound for which, bound in bounds.items() if bound > 0}
+    rows = [_entry(wide, point, which, shares) for which in sorted(wide.seen, key=lambda which: which[:2])]
+    return rows, ""
+
+
+def _ranges(texts: Sequence[str], names: set[str]) -> dict[str, Radius]:
+    found: dict[str, Radius] = {}
+    for text in texts:
+        match = RANGE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is no range")
+        if match["name"] not in KINDS | names:
+            expected = f"one of {', '.join(sorted(KINDS | names))}"
+            raise GradproofError("GP406", f"range of {match['name']!r}", expected, "change the name before the =")
+        given = {key: float(match[key]) for key in ("absolute", "relative", "box") if match[key]}
+        if "relative" in given:
+            given["relative"] /= 100
+        found[match["name"]] = Radius(**given)
+    return found
+
+
+def _alike(one: Follow, other: Follow) -> bool:
+    """Whether two runs stepped the same parameters by the same numbers."""
+    mine, theirs = ([seen.numbers.nan_to_num() for seen in run.seen.values()] for run in (one, other))
+    return [*one.seen] == [*other.seen] and all(map(torch.equal, mine, theirs))
+
+
+def _bounds(run: Follow) -> dict[Which, float]:
+    return {which: largest(seen.value.parts[2]) for which, seen in run.seen.items() if isinstance(seen.value, Box)}
+
+
+def _entry(wide: Follow, point: Follow, which: Which, shares: Mapping[Key, Mapping[Which, float]]) -> dict[str, Any]:
+    seen, exact = wide.seen[which], point.seen[which]
+    made: dict[str, Any] = {
+        "quantity": which[0], "param": which[2], "window": which[1], "location": str(seen.location),
+        "dtype": str(seen.dtype).removeprefix("torch."), "bound": None, "measured": None, "within": None, "top": [],
+        "reason": "",
+    }  # fmt: skip
+    if not isinstance(seen.value, Box) or not isinstance(exact.value, Box):
+        return made | {"reason": str(seen.value if isinstance(seen.value, NoBound) else exact.value)}
+    low, high, _ = exact.value.parts
+    parts = sorted(((by.get(which, 0.0), str(at), op) for (op, at), by in shares.items()), reverse=True)
+    return made | {
+        "bound": largest(seen.value.parts[2]),
+        "measured": largest(torch.maximum(seen.numbers - low, high - seen.numbers)),
+        "within": not (wide.outside or point.outside)
+        and seen.value.around(seen.numbers) and exact.value.around(exact.numbers),
+        "top": [{"op": op, "location": at, "share": share} for share, at, op in parts[:TOP] if share > 0],
+    }  # fmt: skip
+
+
+def largest(x: Tensor) -> float:
+    """Largest element, or 0."""
+    return max(0.0, float(x.max())) if x.numel() else 0.0

@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 
 from gradproof.shadow.bounds.arithmetic import LEAST, ULPS, WIDE, raised
-from gradproof.shadow.bounds.domain import SLACK, Box, Domain, NoBound, below, rule
-
-FAR = 120.0
-"""A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""
+from gradproof.shadow.bounds.domain import SLACK, Box, Domain, NoBound, above, below, rule
 
 
 def either(a: Any, b: Any) -> Box:
@@ -29,47 +26,44 @@ def either(a: Any, b: Any) -> Box:
     return Box(a.domain, (low, torch.where(apart, torch.maximum(ah, bh), high), torch.maximum(ae, be)), a.format)
 
 
-class _Shifted:
-    """The exponentials of a softmax along an axis, and how far the machine's may be from them."""
+def _shares(d: Domain, x: Box, dim: int) -> tuple[Box, Tensor, int]:
+    """x - log(sum(exp(x))), but for the roundings of its result; the largest magnitude in each row, and its length.
 
-    def __init__(self, d: Domain, x: Box, dim: int) -> None:
-        low, high, err = x.parts
-        self.dim, self.n = dim, x.shape[dim] if x.ndim else 1
-        self.dead = high.isneginf() & low.isneginf()
-        top, base = self.most(high + err), self.most(low - err)
-        self.far = self.dead | (high + err < base - FAR)
-        spread = torch.where(self.far, 0.0, (top - (low - err)).clamp(min=0.0))
-        self.shift = torch.where(self.far, 0.0, err + d.u * spread * SLACK)
-        self.worst = self.most(self.shift)
-        self.relative = 1.01 * (4 * ULPS * d.u + (self.n + 8) * d.u) + self.n * math.exp(-FAR)
-        self.magnitude = torch.maximum(top.abs(), base.abs()) + math.log(self.n)
-        self.middle = (self.most(low) + self.most(high)) / 2
-        if not bool(self.middle.isfinite().all()):
-            raise NoBound(d.reason or "a row of logits has no finite entry, or no bound")
-        self.low = torch.exp(low - self.middle) * (1 - WIDE)
-        self.high = torch.exp(high - self.middle) * (1 + WIDE) + LEAST * (~self.dead).to(torch.float64)
-
-    def most(self, x: Tensor) -> Tensor:
-        """The largest of each row."""
-        return x.amax(self.dim, True)
-
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum of each row."""
-        return x.sum(self.dim, True)
+    A row that is off moves log(sum(exp(x))) no farther than its farthest element. Terms that are off by u |x - max|
+    move the sum of n by a factor of n^u at most (Jensen); exp and additions by one of 1 + (2 ULPS + n) u.
+    """
+    low, high, err = x.parts
+    n, tops = x.shape[dim] if x.ndim else 1, [end.amax(dim, True) for end in (low, high)]
+    middle = (tops[0] + tops[1]) / 2
+    if not bool((middle + err).isfinite().all()):
+        raise NoBound(d.reason or "a row of logits has no finite entry, or no bound")
+    dead = high.isneginf()
+    low, high = below(low - middle), torch.where(dead, high, above(high - middle))
+    sums = [torch.logsumexp(end, dim, True) for end in (low, high)]
+    slack = (WIDE + n * 2.0**-52) * (1 + sums[0].abs() + sums[1].abs())
+    more, less = (torch.exp(high - end) - torch.exp(low - end) for end in sums)  # an element is one number in its sum
+    low = below(low - sums[1] - slack) - torch.log1p(-less.clamp(max=0.9))
+    high = (above(high - sums[0] + slack) - torch.log1p(more.clamp(max=1 / LEAST))).clamp(max=0.0)
+    high = torch.where(dead, -torch.inf, high)
+    off = 1.01 * (2 * ULPS + n) * d.u
+    off = -math.log1p(-off) if off < 0.5 else max(off, 1 + math.log(n))
+    worst = err.amax(dim, True)
+    away = (err + worst) * 1.01 + (off * (1 + 2 * ULPS * d.u) + d.u * math.log(n)) * SLACK
+    shares = Box(d, (low, high, torch.where(dead, 0.0, away)), d.format)
+    return shares, torch.maximum(tops[0].abs(), tops[1].abs()) + worst, n
 
 
 @rule("_softmax")
 def softmax(d: Domain, x: Box, dim: int, half_to_float: bool = False) -> Box:
-    """exp(x - max) over its sum: errors of x, of the shift, of exp, of the sum, and of the quotient."""
-    s = _Shifted(d, x, dim)
-    others_high = (s.sum(s.high) * (1 + WIDE) - s.high).clamp(min=0.0)
-    others_low = (s.sum(s.low) * (1 - WIDE) - s.low).clamp(min=0.0)
-    low, high = s.low / (s.low + others_high) * (1 - WIDE), s.high / (s.high + others_low) * (1 + WIDE)
-    high = torch.where(s.dead, 0.0, high).clamp(max=1.0)
-    away = high * torch.expm1(s.shift + s.worst + s.relative) * SLACK
-    away = torch.where(s.far, math.exp(-FAR) + high, away) + d.eta * (s.n + 2)
-    away = torch.where(s.dead, 0.0, away.clamp(max=1.0 + s.relative))
-    d.charge(high * s.relative)
+    """exp(x - max) over its sum, or times the inverse of that."""
+    shares, _, n = _shares(d, x, dim)
+    low, high = torch.exp(shares.parts[0]) * (1 - WIDE), torch.exp(shares.parts[1]) * (1 + WIDE)
+    dead, most = shares.parts[1].isneginf(), 1 + 1.01 * (4 * ULPS + n + 8) * d.u
+    high = torch.where(dead, 0.0, high.clamp(LEAST, 1.0))
+    own = (d.u * shares.size_of + (2 * ULPS + 3) * d.u) * SLACK
+    away = high * torch.expm1(shares.parts[2] + own) * SLACK + d.eta * (n + 2 + 2 * ULPS)
+    away = torch.where(dead, 0.0, away.nan_to_num(most).clamp(max=most))
+    d.charge(torch.where(dead, 0.0, high * own))
     return d.made(torch.where(low > 0, below(low), 0.0), high, away)
 
 
@@ -84,17 +78,12 @@ def safe_softmax(d: Domain, x: Box, dim: int, dtype: Any = None) -> Box:
 @rule("_log_softmax")
 def log_softmax(d: Domain, x: Box, dim: int, half_to_float: bool = False) -> Box:
     """x - max - log(sum), or x - (max + log(sum)): both orders."""
-    s = _Shifted(d, x, dim)
-    low, high, err = x.parts
-    total_low, total_high = torch.log(s.sum(s.low)) + s.middle, torch.log(s.sum(s.high)) + s.middle
-    slack = WIDE * (s.middle.abs() + s.magnitude + 1)
-    low, high = low - total_high - slack, (high - total_low + slack).clamp(max=0.0)
-    log_n = math.log(s.n) * (1 + s.relative) + s.relative
-    size = torch.maximum(low.abs(), high.abs())
-    own = s.relative + 2 * ULPS * d.u * log_n + d.u * (2 * s.magnitude + 3 * size) * SLACK
-    away = err + s.worst + torch.where(s.dead, 0.0, own + 2 * d.eta)
-    d.charge(torch.where(s.dead, 0.0, own))
-    return d.made(torch.where(s.dead, -torch.inf, low), torch.where(s.dead, -torch.inf, high), away)
+    shares, top, n = _shares(d, x, dim)
+    low, high, err = shares.parts
+    own = d.u * (2 * (top + math.log(n)) + 3 * shares.size_of + 2 * ULPS * math.log(n)) * SLACK + 2 * d.eta
+    own = torch.where(high.isneginf(), 0.0, own)
+    d.charge(own)
+    return d.made(low, high, err + own)
 
 
 @rule("_softmax_backward_data")

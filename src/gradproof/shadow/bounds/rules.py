@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
-from gradproof.shadow.bounds.arithmetic import ERF, ULPS, div, mul, total, truth, where
+from gradproof.shadow.bounds.arithmetic import ERF, ULPS, amax, amin, div, mul, total, truth, where
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, NoBound, Rule, moved, rule
 
 ASSUMED = (
@@ -44,6 +44,7 @@ mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss hub
 binary_cross_entropy_with_logits log_sigmoid_forward nll_loss_forward nll_loss2d_forward nll_loss_backward
 nll_loss2d_backward mv dot vdot native_dropout_backward lerp norm linalg_vector_norm
 _log_softmax_backward_data log_sigmoid_backward celu mish mish_backward
+mean rsub addcmul addcdiv hardtanh index_fill index_add zero
 """
 
 
@@ -59,17 +60,20 @@ SIXTH = 0.16666667163372040
 """One sixth in float32, by which kernels of every format multiply."""
 
 
-def chosen(d: Domain, x: Box, dim: int) -> Any:
+def chosen(d: Domain, x: Box, dim: int = -1) -> Any:
     """Elements at the places along an axis that the machine chose; another choice is another path."""
     at = d.results[1].cpu()
     return x.gather(dim, at) if x.ndim else x, at
 
 
-def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], onto: Any = None) -> Box:
-    """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
-    given = d.lift(x)
-    terms = [(given, add)] if onto is None else [(given, add), (d.lift(onto), torch.clone)]
-    return total(d, terms, given.numel() + 1)
+def extreme(d: Domain, of: Rule, x: Box, *axis: Any) -> Any:
+    """An extreme of all, or along an axis with the places where the machine found it."""
+    return (of(d, x, *axis), d.results[1]) if axis else of(d, x)
+
+
+def gathered(d: Domain, x: Any, add: Callable[[Tensor], Tensor], *onto: Any) -> Box:
+    """Sums of the elements of `x` that a real operator adds up, onto those of a tensor."""
+    return total(d, (d.lift(x), add), *((d.lift(one), torch.clone) for one in onto))
 
 
 def zeros(x: Any) -> Tensor:
@@ -83,21 +87,13 @@ RULES.update({
     **dict.fromkeys(["clone", "lift_fresh", "lift_fresh_copy", "conj_physical"], lambda d, x, **named: d.lift(x)),
     "_reshape_alias": lambda d, x, shape, *rest: x.reshape(shape),
     **dict.fromkeys(["copy", "fill"], lambda d, x, value, *rest: d.lift(value).expand(x.shape)),
-    "zero": lambda d, x: d.lift(zeros(x)),
     "gt": lambda d, x, y: d.lift(y) < x, "le": lambda d, x, y: ~(d.lift(y) < x),
     "ge": lambda d, x, y: ~(d.lift(x) < y), "ne": lambda d, x, y: ~(d.lift(x) == y),
-    "rsub": lambda d, x, y, alpha=1: d.lift(y).sub(x, alpha=alpha), "relu": lambda d, x: x.clamp(min=0.0),
+    "relu": lambda d, x: x.clamp(min=0.0), "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
     "reciprocal": lambda d, x: div(d, 1.0, x), "abs": lambda d, x: torch.maximum(x, -x),
     "log2": lambda d, x: torch.log(x) / torch.log(d.lift(2.0)),
     **dict.fromkeys(["sign", "sgn"], lambda d, x: torch.where(x < 0.0, -1.0, where(d, x > 0.0, 1.0, 0.0))),
-    "addcmul": lambda d, x, y, z, value=1: x + y * z * value, "addcdiv": lambda d, x, y, z, value=1: x + y * value / z,
-    "hardtanh": lambda d, x, low=-1.0, high=1.0: x.clamp(low, high),
     "hardsigmoid_backward": lambda d, g, x: where(d, (x <= -3.0) | (x >= 3.0), 0.0, g * SIXTH),
-    "masked_fill": lambda d, x, mask, value: where(d, mask, value, x),
-    "index_fill": lambda d, x, dim, index, value: moved(ATEN.index_fill)(d, x, dim, index, d.lift(value)),
-    "index_add": lambda d, x, dim, at, y, alpha=1: gathered(
-        d, mul(d, y, alpha), lambda p: zeros(x).index_add(dim, at, p), x
-    ),
     "scatter_add": lambda d, x, dim, at, y: gathered(d, y, lambda p: zeros(x).scatter_add(dim, at, p), x),
     "_amp_foreach_non_finite_check_and_unscale": lambda d, grads, found, inverse: (
         [mul(d, grad, inverse) for grad in grads], d.results[1],
@@ -105,6 +101,7 @@ RULES.update({
     "addmv": lambda d, x, a, b, **by: torch.addmm(x.unsqueeze(-1), a, b.unsqueeze(-1), **by).squeeze(-1),
     "topk": lambda d, x, k, dim=-1, *rest: chosen(d, x, dim),
     "sort": lambda d, x, dim=-1, *rest, **named: chosen(d, x, dim),
+    "max": lambda d, x, *axis: extreme(d, amax, x, *axis), "min": lambda d, x, *axis: extreme(d, amin, x, *axis),
 })  # fmt: skip
 
 

@@ -8,13 +8,14 @@ by side or their sum, there is a law; it is an assumption and no proof.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 SAMPLES = 4
 """Samples of a trial that takes others than the recorded ones; never one, which shows nothing."""
@@ -57,18 +58,10 @@ class Repeated:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         left = iter(t.clone() for t in tensors)
         torch.set_rng_state(self.state)
-        made = self.func(*_put(self.args, left), **{key: _put(v, left) for key, v in self.kwargs.items()})
-        return [
-            r if isinstance(r, torch.Tensor) else None for r in (made if isinstance(made, list | tuple) else [made])
-        ]
-
-
-def _put(value: Any, left: Iterator[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return next(left)
-    if isinstance(value, list | tuple):
-        return [_put(part, left) for part in value]
-    return value
+        args, kwargs = tree_map_only(torch.Tensor, lambda _: next(left), (self.args, self.kwargs))
+        made = self.func(*args, **kwargs)
+        results = made if isinstance(made, list | tuple) else [made]
+        return [one if isinstance(one, torch.Tensor) else None for one in results]
 
 
 class RowTrial:
@@ -108,32 +101,32 @@ class RowTrial:
 
     def run(self, found: Sequence[int], recorded: Sequence[torch.Tensor | None], allowed: float) -> None:
         """Every trial. Raises Differs at the first that fails. `recorded`: the results of the recorded call."""
-        own = self._batch(range(self.count))
         if recorded:
-            self._agree(found, recorded, [self.kernel(self._of(own, i)) for i in range(self.count)], allowed)
+            self._agree(found, recorded, list(map(self.kernel, self._batch(range(self.count)))), allowed)
         for batch in self.batches():
             try:
                 whole, parts = self._both(batch)
-            except Differs:
-                raise
             except Exception as error:
                 raise Differs(f"it fails on other samples: {error}") from error
             self._agree(found, whole, parts, allowed)
 
-    def batches(self) -> Iterator[list[list[torch.Tensor]]]:
-        """Samples side by side: for each cut tensor a list of pieces."""
+    def batches(self) -> Iterator[list[Tensors]]:
+        """The tensors of a call for each of some samples."""
         count = min(max(self.count, 2), SAMPLES)
         own: list[int | None] = [*range(min(self.count, count)), *([None] * (count - self.count))]
-        for names in (own, own[::-1], [0] * count, *([None] * count for _ in range(RANDOM))):
+        chance: list[int | None] = [None] * count
+        for names in (own, own[::-1], [0] * count, *[chance] * RANDOM):
             yield self._batch(names)
         for real in (True, False):
-            others = self._batch([None] * count)
-            yield [each if each[0].is_floating_point() is real else each[:1] * count for each in others]
+            others = self._batch(chance)
+            yield [
+                [x if x.is_floating_point() is real else y for x, y in zip(one, others[0], strict=True)]
+                for one in others
+            ]
         for at in range(count):
             for by in (0.0, *EXTREMES):
                 batch = self._batch(own)
-                for pieces in batch:
-                    pieces[at] = _extreme(pieces[at], by)
+                batch[at] = [_extreme(x, by) if t in self.cuts else x for t, x in enumerate(batch[at])]
                 yield batch
         recorded = self.held
         for by in (1.0, *EXTREMES):
@@ -141,9 +134,15 @@ class RowTrial:
             yield self._batch(own)
         self.held = recorded
 
-    def _batch(self, names: Any) -> list[list[torch.Tensor]]:
-        """For each cut tensor the recorded pieces of these numbers, and random ones for None."""
-        return [[self._other(self.pieces[t]) if i is None else self.pieces[t][i] for i in names] for t in self.cuts]
+    def _batch(self, names: Iterable[int | None]) -> list[Tensors]:
+        """The recorded samples of these numbers, and random ones for None."""
+        return [
+            [
+                held if t not in self.cuts else self._other(pieces) if i is None else pieces[i]
+                for t, (held, pieces) in enumerate(zip(self.held, self.pieces, strict=True))
+            ]
+            for i in names
+        ]
 
     def _other(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Another sample: random numbers. Of whole numbers a recorded sample: any others may be no valid indices."""
@@ -152,16 +151,14 @@ class RowTrial:
             return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like)
         return pieces[int(torch.randint(len(pieces), (), generator=self.random))]
 
-    def _of(self, batch: list[list[torch.Tensor]], at: int | None) -> Tensors:
-        """The tensors of a call: those of sample `at`, or all samples side by side."""
-        given = list(self.held)
-        for pieces, (tensor, axis) in zip(batch, self.cuts.items(), strict=True):
-            given[tensor] = torch.cat(pieces, axis) if at is None else pieces[at]
-        return given
+    def _whole(self, batch: list[Tensors]) -> Tensors:
+        """The tensors of a call for all samples, side by side."""
+        sides = enumerate(zip(*batch, strict=True))
+        return [torch.cat(each, self.cuts[t]) if t in self.cuts else each[0] for t, each in sides]
 
-    def _both(self, batch: list[list[torch.Tensor]]) -> tuple[list[Any], list[list[Any]]]:
+    def _both(self, batch: list[Tensors]) -> tuple[list[Any], list[list[Any]]]:
         """The results for all samples at once, and for each alone."""
-        return self.kernel(self._of(batch, None)), [self.kernel(self._of(batch, i)) for i in range(len(batch[0]))]
+        return self.kernel(self._whole(batch)), list(map(self.kernel, batch))
 
     def _agree(
         self, found: Sequence[int], whole: Sequence[Any], parts: Sequence[Sequence[Any]], allowed: float
@@ -180,29 +177,27 @@ class RowTrial:
                 _near(at, f"sample {i + 1}", whole[at].narrow(kind, i * rows, rows), one, _size(one), allowed)
 
     def linear_in(self, at: int, allowed: float) -> bool:
-        """Whether the operator is linear in a tensor, as far as trials show."""
-        given = self._of(self._batch(range(self.count)), None)
-        other = [*given]
-        other[at] = self._other([given[at]])
-        both = [*given]
-        both[at] = given[at] + other[at]
+        """Whether the operator is linear in a tensor, as far as trials of a sum and of multiples show."""
+        given = self._whole(self._batch(range(self.count)))
+        mine, other = given[at], self._other([given[at]])
+
+        def made(argument: torch.Tensor) -> list[torch.Tensor]:
+            results = self.kernel([*given[:at], argument, *given[at + 1 :]])
+            return [one for one in results if one is not None]
+
         try:
-            mine, its, sums = self.kernel(given), self.kernel(other), self.kernel(both)
-            if any(made is not None and not made.is_floating_point() for made in mine):
-                return False
-            for made, one, total in zip(mine, its, sums, strict=True):
-                if made is not None and one is not None:
-                    _near(at, "a sum", total, made + one, max(_size(made), _size(one)), allowed)
-            for start, results in ((given, mine), (other, its)):
+            its, others = made(mine), made(other)
+            sizes = [max(_size(one), _size(two)) for one, two in zip(its, others, strict=True)]
+            tries = [(mine + other, [one + two for one, two in zip(its, others, strict=True)], sizes)]
+            for start, results in ((mine, its), (other, others)):
                 for by in SCALES:
-                    scaled = [*start]
-                    scaled[at] = start[at] * by
-                    for made, one in zip(self.kernel(scaled), results, strict=True):
-                        if made is not None and one is not None:
-                            _near(at, "a multiple", made, one * by, abs(by) * _size(one), allowed)
+                    tries.append((start * by, [one * by for one in results], [abs(by) * _size(one) for one in results]))
+            for argument, expected, sizes in tries:
+                for result, one, size in zip(made(argument), expected, sizes, strict=True):
+                    _near(at, "a sum or a multiple", result, one, size, allowed)
         except Exception:
             return False
-        return True
+        return all(one.is_floating_point() for one in its)
 
 
 def _extreme(piece: torch.Tensor, by: float) -> torch.Tensor:
@@ -223,11 +218,10 @@ def _near(at: int, what: str, mine: Any, other: torch.Tensor, size: float, allow
     """Raise Differs where two results differ by more than rounding. Those that are not finite have to be the same."""
     if mine is None or mine.shape != other.shape:
         raise Differs(f"result {at} has another shape for {what}")
-    same = mine.dtype == other.dtype and torch.equal(mine, other)
-    if same or not mine.numel() or (not mine.is_floating_point() and torch.equal(mine.to(other.dtype), other)):
-        return
-    close = torch.isclose(mine.double(), other.double(), rtol=0.0, atol=allowed * size, equal_nan=True)
-    if not mine.is_floating_point() or not bool(close.all()):
-        where = int((~close).flatten().nonzero()[0]) if not bool(close.all()) else 0
+    close = mine == other
+    if mine.is_floating_point():
+        close = torch.isclose(mine.double(), other.double(), rtol=0.0, atol=allowed * size, equal_nan=True)
+    if not bool(close.all()):
+        where = int((~close).flatten().nonzero()[0])
         pair = f"{float(mine.flatten()[where]):.6g} and not {float(other.flatten()[where]):.6g}"
         raise Differs(f"result {at}, element {where} of {what}: {pair}")

@@ -239,7 +239,7 @@ def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verifica
 
 def _bounded(function: Callable[[Any], Any], request: Request, made: Verification) -> None:
     """Bound the rounding error of one recording; a bound that does not hold is an error of gradproof's own."""
-    from gradproof.shadow.bounds.report import report
+    from gradproof.shadow.bounds.follow import report
     from gradproof.shadow.bounds.rules import ASSUMED
     from gradproof.shadow.verify.check import run_of
 
