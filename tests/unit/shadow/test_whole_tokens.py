@@ -75,6 +75,34 @@ def test_the_tokens_of_a_window_weigh_the_same_for_all_counts(fake: bool) -> Non
     assert f"{RIGHT}, for all counts" in found.reason
 
 
+@pytest.mark.parametrize(("first", "outcome"), [(False, REFUTED), (True, UNKNOWN)])
+def test_a_count_of_labels_before_the_shift_is_refuted_where_numbers_show_it(first: bool, outcome: Outcome) -> None:
+    """`first`: the first label of each document is ignored in all data, so that both counts are the same number."""
+
+    def train(run: Run) -> list[torch.Tensor]:
+        torch.manual_seed(run.seed)
+        model = nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        given, wanted = torch.randint(11, (run.samples, 5)), torch.randint(1, 11, (run.samples, 5))
+        wanted = wanted.masked_fill((torch.randint(3, wanted.shape) if not first else torch.arange(5)) == 0, 0)
+        for x, y in zip(given.split(run.effective_batch_size), wanted.split(run.effective_batch_size), strict=True):
+            count = (y != 0).sum()
+            for a, b in zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True):
+                scores, labels = model(a)[:, :-1].flatten(0, 1), b[:, 1:].flatten()
+                total = cross_entropy(scores, labels, ignore_index=0, reduction="sum")
+                (total / count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return []
+
+    made = {result.obligation: result for result in check_whole(train, "train", Request()).results}
+    equal = made["GA-EQ-001"]
+    assert equal.outcome is outcome
+    assert ("its loss leaves some of them out" in equal.reason) is (outcome is REFUTED)
+    assert equal.location is not None
+    assert "total / count" in linecache.getline(equal.location.file, equal.location.line)
+
+
 def test_a_mean_of_means_is_named_as_a_formula() -> None:
     """Without numbers it is named and not refuted: the counts may be equal by how the data are made."""
     for fake, outcome in ((False, REFUTED), (True, UNKNOWN)):

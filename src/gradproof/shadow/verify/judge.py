@@ -220,6 +220,14 @@ class Judge(Judging):
             reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
             line, help = next(iter(self.facts.lines), None), "divide each window by the count of its own labels"
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
+        sliced = self.totals.left_out() if self.ranks == 1 else None
+        if sliced is not None:
+            reason = (
+                f"window {sliced + 1} is divided by the count of all its labels, and its loss leaves some of them out"
+            )
+            lines = [event.root for event in self.events.of(sliced, BACKWARD) if event.root is not NOWHERE]
+            help = "count the labels that the loss sums: those after the shift"
+            return self._result(EQ, Outcome.REFUTED, reason, (lines or self.facts.lines)[0], help)
         count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 

@@ -180,6 +180,32 @@ class LossTotals:
         divided = any(self._counted(total) for total in found)
         return len({frozenset(one.items()) for one in found}) < 2 or (not divided and len(factors) < 2)
 
+    def left_out(self) -> int | None:
+        """The first window that is divided by the count of all its labels, where its loss sums a slice of them.
+
+        In numbers, the tokens of two windows have to weigh otherwise: it may be that only ignored labels are left out.
+        """
+        terms, numbers, weights = self.terms, self.full.engine.laws.numbers, dict[int, float]()
+        for window, total in enumerate(self.totals()):
+            divisors = [scalar for scalar, by in terms.common(total).items() if by == -1]
+            if len(divisors) != 1 or divisors[0] not in numbers:
+                return None
+            counts, every = terms.rescaled(total, {divisors[0]: 1}), self._counts_in(divisors[0])
+            if not counts.keys() <= numbers.keys() or not all(terms.operators[t] == "count" for t in (*counts, *every)):
+                return None
+            labels = {(terms.attributes[t], self._unsliced(t)) for t in counts}
+            if counts.keys() & every.keys() or labels != {(terms.attributes[t], terms.kids[t][0]) for t in every}:
+                return None
+            weights[window] = sum(numbers[t] * float(by) for t, by in counts.items()) / numbers[divisors[0]]
+        most = max(weights.values(), default=0)
+        return next((at for at, weight in weights.items() if weight < 0.999 * most), None)
+
+    def _unsliced(self, count: int) -> int:
+        labels = self.terms.kids[count][0]
+        while self.terms.operators[labels] == "slice":
+            labels = self.terms.kids[labels][0]
+        return labels
+
     def _plainly(self, total: Combination) -> Combination:
         """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
         powers = self.terms.common(total)

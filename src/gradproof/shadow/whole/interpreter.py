@@ -381,7 +381,8 @@ class Interpreter(Moves):
     def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
         """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
         size = part_shape(value, shape)
-        if self.integers or self.marks:
+        real = self.marks or self.looked
+        if self.integers or real:
             with _disable_current_modes():
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
@@ -389,7 +390,7 @@ class Interpreter(Moves):
             self.seen_counts.append(tuple(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
         counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
-        for count, number in zip(counts, seen if self.marks else (), strict=False):
+        for count, number in zip(counts, seen if real else (), strict=False):
             self.numbers.update({term: float(number) for term in count if term != self.terms.one})
         return counts
 
