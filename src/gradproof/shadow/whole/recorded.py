@@ -26,7 +26,7 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import stated
 from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
-from gradproof.shadow.whole.group import Sums
+from gradproof.shadow.whole.group import WatchedRanks
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -82,7 +82,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.exports = self.inside = self.steps = 0
-        self.own, self.sums = OwnBackward(self), Sums(self)
+        self.own, self.ranks = OwnBackward(self), WatchedRanks(self)
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
@@ -153,7 +153,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         try:
             super().after(func, spec, args, kwargs, values, out)
-            self.sums.ran(spec, args, kwargs)
+            self.ranks.ran(spec, args, kwargs)
         except Exception as error:
             self._leave(stated(error))
 
@@ -368,7 +368,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if torch.is_grad_enabled():
             self._open()
-            self.sums.forward(module)
+            self.ranks.forward(module)
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self._met(t)), None)
         if first is None:
