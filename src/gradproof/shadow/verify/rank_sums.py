@@ -33,14 +33,14 @@ class RankSums:
 
     def __init__(self, judge: OneRun) -> None:
         self.judge, self.engine, self.terms = judge, judge.engine, judge.terms
-        self.sums = judge.engine.sums
+        self.ranks = judge.engine.ranks
 
     def result(self, help: str) -> Result:
         """GA-SYNC-001 of the recorded windows. `help`: what decides it otherwise."""
         lost = next((at for at, what in self.engine.facts.lost if what not in NAMED), None)
         steps = [window.step for window in self.judge.windows]
         local = next((step for step in steps if self._local(step)), None)
-        exchanged = self.sums.by_hand or self.sums.by_hook
+        exchanged = self.ranks.by_hand or self.ranks.by_hook
         if local is not None and lost is None and not exchanged:
             return Result(NAME, Outcome.REFUTED, LOCAL, local.location, HELP, DOMAIN, RECORDED)
         unsummed = next((step.location for step in steps if not all(map(self._summed, step.values()))), None)
@@ -51,7 +51,7 @@ class RankSums:
 
     def _summed(self, gradient: Combination) -> bool:
         """Whether a gradient is made of sums over the ranks alone. What ranks multiply by may be another on each."""
-        terms, sums = self.terms, self.sums.made
+        terms, sums = self.terms, self.ranks.made
         moves = (*MOVES, *(CLAMPS if self.judge.clips else ()))
         for term, by in gradient.items():
             bare, scalars = terms.bare(term)
@@ -63,7 +63,7 @@ class RankSums:
 
     def _common(self, scalars: Iterable[int]) -> bool:
         """Whether scalars are made of loss scales and plain numbers alone, and by a clip of sums over the ranks."""
-        stack, plain = [*scalars], {self.terms.one, *(self.sums.made if self.judge.clips else ())}
+        stack, plain = [*scalars], {self.terms.one, *(self.ranks.made if self.judge.clips else ())}
         while stack:
             term = stack.pop()
             kids = () if term in plain else self.terms.kids[term]
@@ -75,7 +75,7 @@ class RankSums:
     def _local(self, step: RecordedStep) -> bool:
         """Whether a DistributedDataParallel left gradients to the own rank, which are made of samples alone."""
         number = self.engine.facts.updates.index(step)
-        for name in self.sums.replicas.get(number, set()) & step.gradients.keys():
+        for name in self.ranks.replicas.get(number, set()) & step.gradients.keys():
             value = step.gradients[name].value
             made = {self.terms.operators[term] for term in self.terms.reached(value)}
             if self.terms.summed([value]) and not any(one == "unknown" or "c10d" in one for one in made):

@@ -264,7 +264,7 @@ def reduction(op: Any) -> Any:
     return {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
 
 
-class Sums:
+class WatchedRanks:
     """What a run that is watched exchanges with other ranks. `made`: the terms that are sums over all ranks.
 
     `by_hand`, `by_hook`: the script exchanges tensors itself, or a communication hook of it does. `replicas`: the
