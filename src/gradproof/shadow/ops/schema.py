@@ -24,6 +24,8 @@ SILENT_WRITES: dict[str, tuple[str, ...]] = {
 BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
 """Operators whose results have shapes by the numbers of an argument, which no tag says."""
 
+IMPLICIT = "CompositeImplicitAutograd"
+
 GEOMETRY = frozenset(
     f"aten.{name}" for name in ("set_", "resize_", "resize_as_", "resize", "_resize_output_", "set_data", "set")
 )
@@ -98,19 +100,13 @@ def spec_of(func: Any) -> Spec | None:
     return Spec(
         name, base, short, short[:-1] if in_place else short, written, arguments,
         view=bool(schema.returns) and not written and not fresh,
-        composite=_composite(func, space),
+        composite=space == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), IMPLICIT),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         by_shape=space == "aten" and (short.startswith(("new_", "sym_")) or short.endswith("_like")),
         alters=base in GEOMETRY,
         moves=torch.Tag.inplace_view in func.tags,
         results=frozenset(a.name for a in schema.arguments if a.is_out),
     )  # fmt: skip
-
-
-def _composite(func: Any, space: str) -> bool:
-    if space != "aten":
-        return False
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
 def choosing(func: Any, args: Any) -> list[torch.Tensor]:
@@ -125,21 +121,17 @@ def choosing(func: Any, args: Any) -> list[torch.Tensor]:
     return tensors_in(args[1] if func is torch.ops.aten.masked_select.default else args)
 
 
-def tensors_in(arg: Any) -> list[torch.Tensor]:
-    """Every tensor in an argument."""
-    found: list[torch.Tensor] = []
-    _collect(arg, found)
-    return found
-
-
-def _collect(arg: Any, found: list[torch.Tensor]) -> None:
+def tensors_in(arg: Any, found: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """Every tensor in an argument, after those that were found before."""
+    found = [] if found is None else found
     if arg is None or type(arg) is int:
-        return
+        return found
     if isinstance(arg, torch.Tensor):
         found.append(arg)
     elif isinstance(arg, (list, tuple)):
         for part in arg:
-            _collect(part, found)
+            tensors_in(part, found)
     elif isinstance(arg, dict):
         for part in arg.values():
-            _collect(part, found)
+            tensors_in(part, found)
+    return found

@@ -114,8 +114,9 @@ class RowTrial:
         """The tensors of a call for each of some samples."""
         count = min(max(self.count, 2), SAMPLES)
         own: list[int | None] = [*range(min(self.count, count)), *([None] * (count - self.count))]
+        same: list[int | None] = [0] * count
         chance: list[int | None] = [None] * count
-        for names in (own, own[::-1], [0] * count, *[chance] * RANDOM):
+        for names in [own, own[::-1], same, *[chance] * RANDOM]:
             yield self._batch(names)
         for real in (True, False):
             others = self._batch(chance)
