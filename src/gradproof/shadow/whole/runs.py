@@ -239,7 +239,10 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             super().after(func, spec, args, kwargs, values, out)
             if spec.short in ("nonzero", "masked_select"):
-                self.laws.chooses((part for value in values.values() for part in value.parts), len(out))
+                by = [part for value in values.values() for part in value.parts]
+                number = all(one.numel() == 1 for one in tensors_in((args, kwargs)))  # of several samples, as a loss
+                if not (number and len(self.terms.samples(term for part in by for term in part)) > 1):
+                    self.laws.chooses(by, len(out))
             if torch._C._current_graph_task_id() != -1:
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
