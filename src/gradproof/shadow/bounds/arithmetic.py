@@ -81,7 +81,7 @@ def _rounded(
 ) -> Box:
     """A product or quotient, which may underflow alone where it is `exact`, unless it `grows`."""
     size = torch.maximum(low.abs(), high.abs()) + err
-    least = torch.minimum(low.abs(), high.abs()) * (low * high > 0)
+    least = (torch.minimum(low.abs(), high.abs()) - err).clamp(min=0.0) * (low * high > 0)
     under = (~grows & (least < d.normal)).to(torch.float64) * d.eta
     lost = torch.where(exact, under, d.lost(torch.where(exact, 0.0, size), times))
     return d.made(low, high, torch.where(size > 0, err + lost, 0.0))

@@ -150,7 +150,7 @@ class Domain:
         self.format, self.largest, self.normal = format, made.max, made.tiny
         scale = 0.0 if self.key in self.silent else self.scale
         self.u = (made.eps / 2 + (2.0**-23 if made.bits < 32 else 0.0)) * scale
-        self.eta = made.tiny * made.eps / 2 * scale
+        self.eta = max(made.tiny * made.eps / 2, 5e-324) * scale
 
     def rule(self, spec: Spec) -> Rule | None:
         """The rule of an operator."""

@@ -104,8 +104,9 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     """
     own = False
     for at, update in enumerate(updates):
-        powers = terms.common({term: UNIT for value in update.values() for term in value})
-        counts = [scalar for scalar, by in powers.items() if by == -1 and counted(terms, scalar)]
+        powers = [terms.common(value) for value in update.values() if value]
+        every = {frozenset(s for s, by in own.items() if by == -1 and counted(terms, s)) for own in powers}
+        counts = every.pop() if len(every) == 1 else ()
         if len(counts) != 1:
             return None
         if terms.samples(counts) == terms.summed(update.values()):
@@ -196,7 +197,8 @@ class LossTotals:
             labels = {(terms.attributes[t], self._unsliced(t)) for t in counts}
             if counts.keys() & every.keys() or labels != {(terms.attributes[t], terms.kids[t][0]) for t in every}:
                 return None
-            weights[window] = sum(numbers[t] * float(by) for t, by in counts.items()) / numbers[divisors[0]]
+            summed = sum(numbers[t] * float(by) for t, by in counts.items())
+            weights |= {window: summed / numbers[divisors[0]]} if summed else {}
         most = max(weights.values(), default=0)
         return next((at for at, weight in weights.items() if weight < 0.999 * most), None)
 
@@ -225,7 +227,7 @@ class LossTotals:
     def _counted(self, total: Combination) -> bool:
         """Whether a total is divided by counts of labels."""
         divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
-        return any({self.terms.operators[t] for t in self._counts_in(s)} == {"count"} for s in divisors)
+        return any("count" in {self.terms.operators[t] for t in self._counts_in(s)} for s in divisors)
 
 
 @dataclass(frozen=True, slots=True)

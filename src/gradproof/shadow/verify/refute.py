@@ -296,13 +296,20 @@ class Refuter(Judge):
             yield self._refuted(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
 
     def undone(self) -> Refutations:
-        """What a step gave is put back before it is used."""
+        """What a step gave is put back before it is used; or no step moves anything.
+
+        Where some steps move something, the optimizer may accumulate by itself.
+        """
         location, weights = self.unmoved(), self.mine.weights
         at = next((i for i, update in enumerate(self.updates) if update.location == location), len(weights))
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         before, following = (weights[i] if i < len(weights) else {} for i in (at, at + 1))
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
-        if location is not None and writes and back:
+        pairs = zip(weights, self.mine.after, strict=False)
+        moved = [any(not torch.equal(held[name], then[name]) for name in held) for held, then in pairs]
+        if at < len(moved) and not any(moved) and any(self.mine.rates[at]):
+            yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
+        if at < len(moved) and writes and back and moved[at]:
             reason = f"the parameters of step {at + 1} are put back before they are used"
             yield self._refuted(STEPS, reason, writes[-1])
 

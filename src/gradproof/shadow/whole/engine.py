@@ -456,9 +456,10 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 steps.append(name)
                 part = parent
             plain = ".".join(reversed(steps)) or "parameter"
-            self.made[f"parameter {plain}", 0] += 1
-            number = self.made[f"parameter {plain}", 0]
-            self.names[id(tensor)] = plain if number == 1 else f"{plain}#{number}"
+            taken, number, name = set(self.names.values()), 1, plain
+            while name in taken:
+                number, name = number + 1, f"{plain}#{number + 1}"
+            self.names[id(tensor)] = name
             self.kept.append(tensor)
         return self.names[id(tensor)]
 

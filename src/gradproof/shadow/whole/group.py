@@ -187,7 +187,7 @@ class Exchange:
 
 REDUCTIONS = {"allreduce_": 2, "allreduce_coalesced_": 2, "reduce_": 2, "all_reduce": 1}
 """Collectives that reduce, each with the place of the reduction among its arguments."""
-FOLLOWED = (*REDUCTIONS, "broadcast_", "allgather_")
+FOLLOWED = (*REDUCTIONS, "broadcast_", "allgather_", "_allgather_base_")
 
 
 class Collectives:
@@ -220,7 +220,7 @@ class Collectives:
 
     def _made(self, name: str, args: Any) -> list[Value]:
         """The values of a collective's results, by what all members of its group have."""
-        given = tensors_in(args[1] if name == "allgather_" else args[0])
+        given = tensors_in(args[1] if "allgather" in name else args[0])
         own, members = [self.engine.value(t) for t in given], members_of(args)
         found = self.exchange.values((name, [(tuple(t.shape), str(t.dtype)) for t in given]), own, members)
         if name == "broadcast_":
@@ -228,6 +228,11 @@ class Collectives:
         each = list(zip(*found, strict=True))
         if name == "allgather_":
             return [value for values in each for value in values]
+        if name == "_allgather_base_":
+            out, size = tuple(args[0].shape), tuple(args[1].shape)
+            wholes = [self.algebra.fitted(self.algebra.whole(value, size), size) for value in each[0]]
+            small = size if out[1:] == size[1:] else (1, *size)
+            return [shared(self.algebra.laid(wholes, [small] * len(wholes), 0, out))]
         if name == "reduce_" and members[int(args[3])] != self.exchange.group.rank:
             return own
         op = args[REDUCTIONS[name]]

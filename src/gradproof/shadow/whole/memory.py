@@ -237,7 +237,12 @@ class Memory:
 
     def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
         """The value of a view: whole blocks, or some rows of each axis of a block."""
-        region, (_, shape, stride) = self._block(held, geometry), geometry
+        start, shape, stride = geometry
+        if any(size > 1 and by == 0 for size, by in zip(shape, stride, strict=True)):
+            small = tuple(1 if by == 0 else size for size, by in zip(shape, stride, strict=True))
+            found = self.at(held, (start, small, stride))
+            return None if found is None else self.moves.expand(found, small, shape)
+        region = self._block(held, geometry)
         if region is None or (region.start, region.shape, region.stride) == geometry:
             return None if region is None else region.value
         if dense(shape, stride):
@@ -324,7 +329,7 @@ def extent(geometry: Geometry) -> tuple[int, int]:
 @lru_cache(maxsize=65536)
 def slowest_first(shape: Shape, stride: Shape) -> tuple[int, ...]:
     """The axes of a tensor, from the slowest to the fastest."""
-    return tuple(sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis)))
+    return tuple(sorted(range(len(shape)), key=lambda axis: (-stride[axis], axis)))
 
 
 @lru_cache(maxsize=65536)

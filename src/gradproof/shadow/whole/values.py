@@ -439,7 +439,15 @@ class Moves(Algebra):
     def _moved(self, value: Value, shape: Shape, rule: Callable[[int], int]) -> Value:
         """A movement of every part."""
         given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
-        return value.holding([mapped(self.fitted(p, part_shape(value, shape)), rule) for p in given])
+        made = [mapped(self.fitted(p, part_shape(value, shape)), rule) for p in given]
+        return value.holding([{term: by for term, by in part.items() if not self._nothing(term)} for part in made])
+
+    def _nothing(self, term: int) -> bool:
+        """Whether a term is zeros, as rows that were written over are."""
+        terms, (term, _) = self.terms, self.terms.bare(term)
+        while terms.operators[term] in ("filled", "reshape", "expand", "permute", "slice"):
+            (term,) = terms.kids[term]
+        return terms.operators[term] == "combination" and not terms.kids[term]
 
     def expand(self, value: Value, old: Shape, new: Shape) -> Value:
         """A broadcast to a larger shape."""
