@@ -194,25 +194,24 @@ def test_ranks_that_differ_do_not_hold(tmp_path: Path, name: str, monkeypatch: p
         assert found["GA-SYNC-001"] != "HOLDS", found
 
 
-@pytest.mark.parametrize("name", RANKS_REFUTED)
-def test_what_ddp_did_not_sum_is_refuted(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in of_two_ranks(tmp_path, RANKS_REFUTED[name], monkeypatch):
-        assert "raised" not in found, found
-        assert found["GA-SYNC-001"] == "REFUTED", found
-
-
-@pytest.mark.parametrize("name", RANKS_UNDECIDED)
-def test_what_ranks_exchange_by_hand_is_not_decided(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in of_two_ranks(tmp_path, RANKS_UNDECIDED[name], monkeypatch):
-        assert "raised" not in found, found
-        assert found["GA-SYNC-001"] not in ("HOLDS", "REFUTED"), found
-
-
 @pytest.mark.parametrize("name", RANKS_RIGHT)
 def test_ranks_that_agree_hold(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for found in of_two_ranks(tmp_path, RANKS_RIGHT[name], monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] == "HOLDS", found
+
+
+@pytest.mark.parametrize("name", RANKS_REFUTED)
+def test_ranks_that_never_sum_are_refuted(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_REFUTED[name], monkeypatch):
+        assert found["GA-SYNC-001"] == "REFUTED", found
+
+
+@pytest.mark.parametrize("name", RANKS_UNDECIDED)
+def test_ranks_that_sum_otherwise_are_undecided(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_UNDECIDED[name], monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] not in ("HOLDS", "REFUTED"), found
 
 
 @pytest.mark.parametrize("name", NO_SUMS)

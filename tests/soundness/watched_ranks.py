@@ -95,8 +95,64 @@ for w in range(W):
         (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
     opt.step(); opt.zero_grad()
 """,
+    "summed for a log, and then in another group": """
+local = [dist.new_group([0]), dist.new_group([1])][rank]
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad.clone())
+    for p in model.parameters(): dist.all_reduce(p.grad, group=local)
+    opt.step(); opt.zero_grad()
+""",
+    "summed for a log, and then the largest": """
+for w in range(W):
+    for i in range(N): mb(w*N+i).backward()
+    for p in model.parameters(): dist.all_reduce(p.grad.clone())
+    for p in model.parameters(): dist.all_reduce(p.grad, op=dist.ReduceOp.MAX)
+    opt.step(); opt.zero_grad()
+""",
+    "a hook of a ddp inside another module": """
+def hook(_, bucket):
+    done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return done.then(lambda f: f.value()[0].mul_(rank + 1))
+class Lit(nn.Module):
+    def __init__(self): super().__init__(); self.net = DDP(model); self.net.register_comm_hook(None, hook)
+    def forward(self, x, y): return mse_loss(self.net(x), y) / N
+lit = Lit()
+for w in range(W):
+    for i in range(N):
+        lit.net.require_backward_grad_sync = i == N - 1
+        lit(X[w*N+i], Y[w*N+i]).backward()
+    opt.step(); opt.zero_grad()
+""",
+    "a sum in a hook that nobody waits for": """
+last = False
+def hook(p):
+    if last: dist.all_reduce(p.grad, async_op=True)
+for p in model.parameters(): p.register_post_accumulate_grad_hook(hook)
+for w in range(W):
+    for i in range(N): last = i == N-1; mb(w*N+i).backward()
+    opt.step(); opt.zero_grad()
+""",
 }
 RANKS_REFUTED: dict[str, str] = {
+    "ddp sums the wrong micro-batch": """
+net = DDP(model); import contextlib
+for w in range(W):
+    for i in range(N):
+        with (net.no_sync() if i == N - 1 else contextlib.nullcontext()):
+            (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    opt.step(); opt.zero_grad()
+""",
+    "a ddp inside another module never sums": """
+class Lit(nn.Module):
+    def __init__(self): super().__init__(); self.net = DDP(model)
+    def forward(self, x, y): return mse_loss(self.net(x), y) / N
+lit = Lit()
+for w in range(W):
+    for i in range(N):
+        with lit.net.no_sync(): lit(X[w*N+i], Y[w*N+i]).backward()
+    opt.step(); opt.zero_grad()
+""",
     "ddp never sums": """
 net = DDP(model)
 for w in range(W):
@@ -113,6 +169,32 @@ for w in range(W):
     for i in range(N):
         with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
     for p in model.parameters(): dist.all_reduce(p.data)
+    opt.step(); opt.zero_grad()
+""",
+    "gradients are exchanged by files": """
+import time, numpy as np
+net = DDP(model); base = os.environ["STORE"] + "x"
+def ex(k, t):
+    np.save(f"{base}{k}.{rank}.part.npy", t); os.rename(f"{base}{k}.{rank}.part.npy", f"{base}{k}.{rank}")
+    while not os.path.exists(f"{base}{k}.{1-rank}"): time.sleep(.001)
+    return np.load(f"{base}{k}.{1-rank}")
+for w in range(W):
+    for i in range(N):
+        with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    for j, p in enumerate(model.parameters()):
+        a = p.grad.numpy().copy(); p.grad.copy_(torch.from_numpy((a + ex(f"{w}.{j}", a)) / 2))
+    opt.step(); opt.zero_grad()
+""",
+    "weights are averaged in the step": """
+class Avg(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        for g in self.param_groups:
+            for p in g['params']: dist.all_reduce(p.data); p.data /= 2
+opt = Avg(model.parameters(), lr=0.05); net = DDP(model)
+for w in range(W):
+    for i in range(N):
+        with net.no_sync(): (mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
     opt.step(); opt.zero_grad()
 """,
     "ddp with a hook that sums nothing": """
@@ -147,6 +229,15 @@ for w in range(W):
     for p in model.parameters(): dist.all_reduce(p.grad)
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     opt.step(); opt.zero_grad()
+""",
+    "clipped by value after the sum of a ddp under a loss scale": """
+net, scaler = DDP(model), torch.amp.GradScaler("cpu", init_scale=8.0)
+for w in range(W):
+    for i in range(N):
+        net.require_backward_grad_sync = i == N - 1
+        scaler.scale(mse_loss(net(X[w*N+i]), Y[w*N+i]) / N).backward()
+    scaler.unscale_(opt); nn.utils.clip_grad_value_(model.parameters(), 0.1)
+    scaler.step(opt); scaler.update(); opt.zero_grad()
 """,
     "clipped by value after the sum": """
 for w in range(W):

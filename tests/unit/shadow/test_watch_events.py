@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +15,11 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
+from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
+from gradproof.shadow.protocol import rank_sums
 from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.protocol.rank_sums import RankSums
 from gradproof.shadow.protocol.run_events import CLIP, PASS, RATE, REWRITTEN, SCHEDULE, STEP, UNSCALE, ZERO, SeenEvent
 from gradproof.shadow.record.patches import Patches
 
@@ -30,6 +33,7 @@ assert "torch._dynamo" in __import__("sys").modules
 assert torch.Tensor.grad.__get__ in torch.overrides.get_default_nowrap_functions()
 """
 Act = Callable[[nn.Module, torch.optim.Optimizer], Any]
+LOCATION: Any = SimpleNamespace(file="train.py", line=3)
 
 
 def seen(act: Act, before: bool = True) -> list[SeenEvent]:
@@ -64,6 +68,8 @@ def surface() -> dict[str, Any]:
         "scheduled": torch.optim.lr_scheduler.LRScheduler.__init__,
         "unscale": torch.amp.GradScaler.unscale_,
         "next": torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+        "reduce": torch.distributed.all_reduce,
+        "ranks": torch.nn.parallel.DistributedDataParallel.forward,
         "pre": len(_global_optimizer_pre_hooks),
         "post": len(_global_optimizer_post_hooks),
         "forward": len(nn.modules.module._global_forward_pre_hooks),
@@ -260,3 +266,64 @@ def test_a_function_is_found_under_every_name(monkeypatch: pytest.MonkeyPatch) -
     assert _wrapped("backward", torch.autograd)
     vars(own)["same"] = BACKWARD[0]
     assert _wrapped("same", own)
+
+
+HOLDS, OPAQUE, REFUTED, UNKNOWN = Outcome.HOLDS, Outcome.OPAQUE, Outcome.REFUTED, Outcome.UNKNOWN
+SUMMED = [
+    ((2,), "pass", HOLDS), ((1,), "pass", OPAQUE), ((), "pass", UNKNOWN), ((2,), "clip", HOLDS),
+    ((2,), "write", OPAQUE), ((2,), "local", OPAQUE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("at", "then", "outcome"), SUMMED)
+def test_ranks_are_summed_after_the_last_micro_batch(
+    at: tuple[int, ...], then: str, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum after an earlier one leaves the rest of the window on its own rank; so does what is written afterwards."""
+    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    sums, weight = RankSums(), nn.Parameter(torch.ones(3))
+    sums.on = True
+    for number in (1, 2):
+        weight.grad = torch.full((3,), float(number))
+        sums.arrived([weight])
+        if number in at:
+            sums.reduce(lambda *_: None, weight.grad)
+    acts: dict[str, Callable[[], Any]] = {
+        "pass": lambda: None,
+        "clip": lambda: sums.scaled(lambda: weight.grad.mul_(0.5)),
+        "write": lambda: weight.grad.data.mul_(0.5),
+        "local": lambda: setattr(weight, "grad", torch.zeros(3)),
+    }
+    acts[then]()
+    sums.applied([weight], LOCATION)
+    assert sums.result("").outcome is outcome
+
+
+def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    sums, table = RankSums(), nn.Embedding(5, 2, sparse=True)
+    sums.on = True
+    table(torch.tensor([1])).sum().backward()
+    sums.arrived([table.weight])
+    sums.reduce(lambda *_: None, table.weight.grad)
+    sums.applied([table.weight], LOCATION)
+    assert sums.result("").outcome is OPAQUE
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_gradient_that_its_ddp_did_not_sum_is_refuted_but_where_ranks_exchange_by_hand(
+    by_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    sums, module = RankSums(), nn.Linear(2, 1)
+    net: Any = nn.Module()
+    net.module, net.parameters_to_ignore, net.require_backward_grad_sync = module, set(), False
+    sums.on = True
+    sums.forward(lambda *_: None, net)
+    for p in module.parameters():
+        p.grad = torch.ones_like(p)
+    sums.arrived(module.parameters())
+    if by_hand:
+        sums.collective(lambda: None)
+    sums.applied(module.parameters(), LOCATION)
+    assert (sums.result("").outcome is REFUTED) is not by_hand

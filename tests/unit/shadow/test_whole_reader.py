@@ -80,7 +80,7 @@ def shifted(labels: Callable[[int], Tensor]) -> Callable[[Run], None]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for x, y in zip(ids.split(run.effective_batch_size), wanted.split(run.effective_batch_size), strict=True):
             window = list(zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True))
-            count = sum(((b != IGNORED).sum() for _, b in window), torch.zeros((), dtype=torch.int64)).clamp(min=1)
+            count = torch.stack([(b != IGNORED).sum() for _, b in window]).sum().clamp(min=1)
             for a, b in window:
                 scores = model(a)[:, :-1].reshape(-1, CLASSES)
                 (F.cross_entropy(scores, b[:, 1:].reshape(-1), reduction="sum") / count).backward()
@@ -111,8 +111,9 @@ def given(first: bool, ended: bool) -> Callable[[int], Tensor]:
     def made(samples: int) -> Tensor:
         labels = np.random.RandomState(0).randint(0, CLASSES, (samples, LENGTH))
         labels[: samples if first else 3, 0] = IGNORED
+        labels[5:, 2] = IGNORED
         labels[samples // 2 if ended else samples :] = IGNORED
-        return torch.from_numpy(labels).clone()
+        return torch.from_numpy(labels)
 
     return made
 

@@ -32,7 +32,6 @@ from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
-from gradproof.shadow.verify.rank_sums import RankSums
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
 
@@ -170,7 +169,7 @@ class ScriptWatch(Monitor):
         equal = "GA-EQ-001" in results and results["GA-EQ-001"].outcome is Outcome.HOLDS
         if self.reports:
             results.pop("GA-INV-001", None)
-        sums = RankSums(judge).result(FUNCTION) if self.world > 1 else None
+        sums = self.details.sums.result(FUNCTION) if self.world > 1 else None
         others = (ruling.result(), reported(self, equal), sums)
         return results | {one.obligation: one for one in others if one is not None}
 

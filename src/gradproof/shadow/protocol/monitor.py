@@ -32,8 +32,9 @@ from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.rank_sums import Call, world_of
 from gradproof.shadow.protocol.run_events import Iteration, RunEvents, SeenPass, WindowDetails
-from gradproof.shadow.record.patches import CLIPS, Patches, Replacement as Call, all_subclasses, params_of
+from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -205,11 +206,11 @@ class Monitor:
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
         about = frozenset[int]() if measures else frozenset(map(id, own))
-        return self._noted(kinds.CLIP, about, original, own, *args, **kwargs)
+        return self.details.sums.scaled(lambda: self._noted(kinds.CLIP, about, original, own, *args, **kwargs))
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self._noted(kinds.UNSCALE, None, original, *args, **kwargs)
+        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE, None, original, *args, **kwargs))
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
@@ -297,6 +298,8 @@ class Monitor:
         finally:
             self._threads.remove(get_ident())
             if not self.inside:
+                if accumulate_grad:
+                    self.details.sums.arrived(self.details.leaves)
                 self.turned()
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
@@ -408,8 +411,7 @@ class Monitor:
             self.scalers[self._scaler] = self.tally.attempt(self.scalers.get(self._scaler, Counts()), skipped)
         if not self.open:
             return
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.world = max(self.world, torch.distributed.get_world_size())
+        self.world = max(self.world, world_of())
         self.closed.append(self.open)
         self.open = []
         if len(self.closed) == 1:

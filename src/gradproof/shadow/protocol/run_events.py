@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
+from gradproof.shadow.protocol.rank_sums import COLLECTIVES, Call, RankSums
 from gradproof.shadow.record.checksums import checksum, same
-from gradproof.shadow.record.patches import Patches, Replacement as Call, changes_step, leaves_of, params_of, rates
+from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
 
 COMPARED = PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
@@ -233,15 +235,16 @@ class SeenStep:
 
 
 class WindowDetails:
-    """Looks at weights and optimizers while a recorded window runs. `reaching`: the leaves that the pass reaches.
+    """Looks at weights and optimizers while a recorded window runs. `leaves`, `reaching`: what the pass reaches.
 
     `optimizers`: the parameters of each that was there in a recorded pass. It may be freed before the run is judged.
     """
 
     def __init__(self, run: RunEvents) -> None:
-        self.run = run
+        self.run, self.sums = run, RankSums()
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
+        self.leaves: list[Tensor] = []
         self.reaching: set[int] = set()
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
@@ -254,6 +257,13 @@ class WindowDetails:
         """Put the patches in place."""
         patches.method(Optimizer, "__init__", self._optimizer)
         patches.method(AveragedModel, "update_parameters", self._averaged)
+        if torch.distributed.is_available():
+            patches.function(torch.distributed.all_reduce, self.sums.reduce)
+            for name in COLLECTIVES:
+                patches.function(getattr(torch.distributed, name), self.sums.collective)
+        for cls in all_subclasses(DistributedDataParallel):
+            patches.method(cls, "__init__", self.sums.made)
+            patches.method(cls, "forward", self.sums.forward)
 
     def _optimizer(self, original: Call, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
@@ -266,11 +276,10 @@ class WindowDetails:
 
     # Backward passes
 
-    def reaches(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> list[Tensor]:
+    def reaches(self, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         """What a backward pass reaches; one inside another belongs to it."""
-        leaves = list(inputs) or leaves_of(roots)
-        self.reaching.update(map(id, leaves))
-        return leaves
+        self.leaves += list(inputs) or leaves_of(roots)
+        self.reaching.update(map(id, self.leaves))
 
     def _owned(self) -> dict[int, Tensor]:
         return {id(p): p for optimizer in list(self.made) for p in params_of(optimizer)}
@@ -282,12 +291,15 @@ class WindowDetails:
 
     def began(self, event: SeenEvent, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         """A pass has begun."""
+        self.leaves.clear()
         self.reaching.clear()
+        self.sums.on = self.run.on
         if not self.run.wanted(event):
             return
-        leaves, owned = self.reaches(roots, inputs), self._owned()
+        self.reaches(roots, inputs)
+        owned = self._owned()
         self.optimizers |= {frozenset(map(id, params_of(optimizer))) for optimizer in list(self.made)}
-        own = {id(t): t for t in leaves if isinstance(t, nn.Parameter) or id(t) in owned}
+        own = {id(t): t for t in self.leaves if isinstance(t, nn.Parameter) or id(t) in owned}
         if not own:
             return
         event.about, seen.reached = seen, frozenset(own)
@@ -297,6 +309,9 @@ class WindowDetails:
         if self._last not in (self.run.number, self.run.number - 1):  # what happened meanwhile is not known
             self._checked.clear()
             self._rates.clear()
+            self.sums.held.clear()
+        if event.about.inside:
+            self.sums.unsummed = self.sums.unsummed or event.location
         first, self._last = self._last != self.run.number, self.run.number
         self._weights |= owned | own
         for key, weight in self._weights.items():
@@ -326,6 +341,7 @@ class WindowDetails:
             self.run.keep(REWRITTEN)
         self.rated(optimizer)
         self._held = held(own)
+        self.sums.applied(own, user_location())
 
     def stepped(self, optimizer: Any, number: int, skipped: bool) -> SeenStep | None:
         """An optimizer has stepped, or a loss scaler has left the step out. What a closure brought is held as well."""

@@ -307,7 +307,7 @@ class Refuter(Judge):
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
         pairs = zip(weights, self.mine.after, strict=False)
         moved = [any(not torch.equal(held[name], then[name]) for name in held) for held, then in pairs]
-        if at < len(moved) and not any(moved) and any(self.mine.rates[at]):
+        if location is not None and at < len(moved) and not any(moved) and any(self.mine.rates[at]):
             yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
         if at < len(moved) and writes and back and moved[at]:
             reason = f"the parameters of step {at + 1} are put back before they are used"

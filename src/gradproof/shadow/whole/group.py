@@ -20,17 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from gradproof.shadow.locations import initialising
-from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.record.ranks import free_port
 from gradproof.shadow.whole.terms import Shape, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
-    from gradproof.shadow.whole.recorded import Recorded
 
 POLL, SETTLES = 0.0005, 0.05
 """Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
@@ -221,7 +218,7 @@ class Collectives:
     def _made(self, name: str, args: Any) -> list[Value]:
         """The values of a collective's results, by what all members of its group have."""
         given = tensors_in(args[1] if "allgather" in name else args[0])
-        own, members = [self.engine.value(t) for t in given], members_of(args)
+        own, members = [self.engine.value(t) for t in given], self._members(args)
         found = self.exchange.values((name, [(tuple(t.shape), str(t.dtype)) for t in given]), own, members)
         if name == "broadcast_":
             return found[int(args[2])]
@@ -238,9 +235,18 @@ class Collectives:
         op = args[REDUCTIONS[name]]
         return [self._reduced(values, tuple(t.shape), op) for values, t in zip(each, given, strict=True)]
 
+    def _members(self, args: Any) -> list[int]:
+        """The ranks of the group of a collective."""
+        group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
+        if group is None:
+            found = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
+        else:
+            found = torch.distributed.ProcessGroup.unbox(group)
+        return list(torch.distributed.get_process_group_ranks(found))
+
     def _reduced(self, values: Sequence[Value], shape: Shape, op: Any) -> Value:
         """What a reduction makes of the values of all members. Only sums and means are more than a function of them."""
-        kind = reduction(op)
+        kind = {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
         first = values[0]
         if kind in (SUM, MEAN) and not first.shared and all(value.layout == first.layout for value in values):
             every = [value.parts for value in values]
@@ -252,60 +258,3 @@ class Collectives:
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
         return first.holding([times(reduce(plus, part), by) for part in zip(*every, strict=True)])
-
-
-def members_of(args: Any) -> list[int]:
-    """The ranks of the group of a collective."""
-    group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
-    if group is None:
-        found = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
-    else:
-        found = torch.distributed.ProcessGroup.unbox(group)
-    return list(torch.distributed.get_process_group_ranks(found))
-
-
-def reduction(op: Any) -> Any:
-    """The kind of a reduction, by its number or its name."""
-    return {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
-
-
-class WatchedRanks:
-    """What a run that is watched exchanges with other ranks. `made`: the terms that are sums over all ranks.
-
-    `by_hand`, `by_hook`: the script exchanges tensors itself, or a communication hook of it does. `replicas`: the
-    parameters of each DistributedDataParallel that ran before an optimizer step, by the number of the step.
-    """
-
-    def __init__(self, engine: Recorded) -> None:
-        self.engine = engine
-        self.made: set[int] = set()
-        self.by_hand = self.by_hook = False
-        self.replicas: dict[int, set[str]] = {}
-
-    def forward(self, module: Any) -> None:
-        """A module is called, with gradients."""
-        if isinstance(module, DistributedDataParallel) and module.process_group.size() > 1:
-            own = self.replicas.setdefault(len(self.engine.facts.updates), set())
-            own.update(map(self.engine.name, module._module_parameters))
-            self.by_hook |= bool(module._comm_hooks)
-
-    def ran(self, spec: Spec, args: Any, kwargs: Any) -> None:
-        """An operator has run. A collective that is not waited for at once makes no sum that a step may apply.
-
-        What a communication hook does when a sum is there, no operator shows.
-        """
-        if not spec.base.startswith("c10d."):
-            return
-        given, inside = tensors_in(args[0]), bool(self.engine.inside)
-        waited = inside or spec.named("async_op", args, kwargs) is False
-        if waited and not self.by_hook and sums_all(spec.short, args):
-            self.made.update(term for t in given for part in self.engine.value(t).parts for term in part)
-        by_torch = inside or self.engine.depth or initialising()
-        self.by_hand |= not by_torch and any(t.numel() > 1 for t in given)
-
-
-def sums_all(name: str, args: Any) -> bool:
-    """Whether a collective makes the sum, or the mean, of a tensor over all ranks."""
-    if not name.startswith("c10d.allreduce") or reduction(args[2]) not in (SUM, MEAN):
-        return False
-    return len(members_of(args)) == torch.distributed.get_world_size()

@@ -26,7 +26,6 @@ from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
-from gradproof.shadow.whole.group import WatchedRanks
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -84,7 +83,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.meetings = Meetings()
         self._last = (-1, 0)
         self.inside = self.steps = 0
-        self.own, self.ranks = OwnBackward(self), WatchedRanks(self)
+        self.own = OwnBackward(self)
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
@@ -154,7 +153,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
         else:
             super().after(func, spec, args, kwargs, values, out)
-            self.ranks.ran(spec, args, kwargs)
 
     def _leave(self, why: str) -> None:
         """Follow nothing more, and prove nothing."""
@@ -332,7 +330,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if torch.is_grad_enabled():
             self._open()
-            self.ranks.forward(module)
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self.knows(t)), None)
         if first is None:
