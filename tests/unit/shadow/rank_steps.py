@@ -166,6 +166,14 @@ def functional(model: nn.Module, rank: int, world: int, window: int) -> None:
         p.grad.copy_(all_reduce(p.grad, "sum", dist.group.WORLD) / world)
 
 
+def gathered(model: nn.Module, rank: int, world: int, window: int) -> None:
+    """Their mean, of what all ranks sent to each."""
+    for p in model.parameters():
+        every = p.grad.new_empty(world * p.grad.numel())
+        dist.all_gather_into_tensor(every, p.grad.flatten())
+        p.grad.copy_((every[: p.numel()] + every[p.numel() :]).view_as(p) / world)
+
+
 def never(model: nn.Module, rank: int, world: int, window: int) -> None:
     """Each rank steps by its own gradient."""
 
@@ -246,6 +254,11 @@ def tokens(run: Any, counted: str) -> None:
                 (loss * world if counted == "all" else loss).backward()
         optimizer.step()
     dist.destroy_process_group()
+
+
+def mean_of_a_gather(run: Any) -> list[Tensor]:
+    """A mean of what all ranks sent."""
+    return by_hand(run, gathered)
 
 
 def right_mean(run: Any) -> Any:

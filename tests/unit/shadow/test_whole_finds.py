@@ -155,3 +155,23 @@ def never_steps_by_the_full_batch(run: Run) -> None:
 
 def test_a_full_batch_without_a_step_is_no_crash() -> None:
     assert outcome(never_steps_by_the_full_batch) is UNKNOWN
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_step_that_a_loss_scaler_leaves_out_is_no_tail_that_is_dropped(dropped: bool) -> None:
+    def step(run: Run) -> None:
+        job = MLP.start(run)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        windows = list(job.windows())
+        for window in windows:
+            last = window is windows[-1]
+            for x, y in window:
+                loss = F.cross_entropy(job.model(x), y) / len(window)
+                scaler.scale(loss * (float("inf") if last and not dropped else 1.0)).backward()
+            if not (dropped and last and run.accum_steps > 1):
+                scaler.step(job.optimizer)
+                scaler.update()
+                job.optimizer.zero_grad()
+
+    found = check(step, accum_steps=3, micro_batch=2, windows=2, tail=1).result("GA-INV-003").outcome
+    assert found is (REFUTED if dropped else UNKNOWN)

@@ -62,6 +62,12 @@ def test_a_wrong_loop_does_not_hold_on_two_ranks(name: str) -> None:
     assert checked(name)[UNDECIDED[name]][0] is Outcome.UNKNOWN
 
 
+def test_a_gather_into_one_tensor_is_followed() -> None:
+    found = checked("mean_of_a_gather")
+    assert {found[name][0] for name in (DATA, STALE, SYNC)} == {Outcome.HOLDS}
+    assert found[EQ][0] in (Outcome.HOLDS, Outcome.UNKNOWN)
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("ends_on_one_rank", "ill (on rank 1)"), ("other_collectives", "broadcast_")]
 )

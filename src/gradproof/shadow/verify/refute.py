@@ -254,8 +254,11 @@ class Refuter(Judge):
                 yield self._refuted(STEPS, f"{made}, and {windows} by the full batch", update.location)
 
     def leftover(self) -> Refutations:
-        """Backward passes after the last step, whose gradients no step applies."""
-        passes = self.events.of(len(self.updates), BACKWARD)
+        """Backward passes after the last step, whose gradients no step applies; a loss scaler may leave a step out."""
+        events = self.events.of(len(self.updates))
+        passes = [event for event in events if event.kind == BACKWARD]
+        if any(event.operator == UNSCALED for event in events):
+            return
         if self.run.tail and len(self.updates) < self.asked and passes and self.optimizers == 1:
             reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
             yield self._refuted(STEPS, reason, passes[-1].location)
