@@ -231,6 +231,19 @@ def test_one_run_refutes_a_step_that_ignores_run(share: float, zeroed: bool, ref
     assert found.result(refuted).location is not None
 
 
+def test_a_step_after_each_micro_batch_that_never_reads_how_many_there_are_is_refuted() -> None:
+    def step(run: Run) -> None:
+        model, _, optimizer = started(run, nn.Linear(3, 2))
+        x, y = torch.randn(run.samples, 3, dtype=run.dtype), torch.randn(run.samples, 2, dtype=run.dtype)
+        for a, b in zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True):
+            F.mse_loss(model(a), b).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = check(step)
+    assert {r.obligation for r in found.results if r.outcome is REFUTED} == {"GA-INV-003"}
+
+
 def test_a_right_step_that_ignores_run_is_not_decided() -> None:
     found = check(lambda run: ignoring(run, 0.25))
     assert {r.outcome for r in found.results if r.applies} == {OUTSIDE}

@@ -233,7 +233,11 @@ def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verifica
     seed(request.seed)
     with redirect_stdout(io.StringIO()), ScriptWatch() as watch:
         function(run_of(request))
-    refuted = {r.obligation: r for r in watch.verification().results if r.outcome is Outcome.REFUTED}
+    found = watch.verification()
+    if found.config["accum_steps"] == 1:  # a step after each backward pass: the windows that were asked for are longer
+        watch.accum_steps = request.accum_steps
+        found = watch.verification()
+    refuted = {r.obligation: r for r in found.results if r.outcome is Outcome.REFUTED}
     made.results = [refuted.get(result.obligation, result) for result in made.results]
 
 

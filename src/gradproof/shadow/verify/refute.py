@@ -255,10 +255,7 @@ class Refuter(Judge):
 
     def leftover(self) -> Refutations:
         """Backward passes after the last step, whose gradients no step applies; a loss scaler may leave a step out."""
-        events = self.events.of(len(self.updates))
-        passes = [event for event in events if event.kind == BACKWARD]
-        if any(event.operator == UNSCALED for event in events):
-            return
+        passes = [] if len(self.updates) in self.facts.unscaled else self.events.of(len(self.updates), BACKWARD)
         if self.run.tail and len(self.updates) < self.asked and passes and self.optimizers == 1:
             reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
             yield self._refuted(STEPS, reason, passes[-1].location)

@@ -23,6 +23,7 @@ import torch
 
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.record.ranks import free_port
+from gradproof.shadow.whole.memory import Region
 from gradproof.shadow.whole.terms import Shape, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
 
@@ -184,6 +185,7 @@ class Exchange:
 
 REDUCTIONS = {"allreduce_": 2, "allreduce_coalesced_": 2, "reduce_": 2, "all_reduce": 1}
 """Collectives that reduce, each with the place of the reduction among its arguments."""
+APIECE = ("allreduce_", "broadcast_")
 FOLLOWED = (*REDUCTIONS, "broadcast_", "allgather_", "_allgather_base_")
 
 
@@ -203,6 +205,8 @@ class Collectives:
             return lambda _: None
         if name in ("wait_tensor", "_wrap_tensor_autograd"):
             made = [self.engine.value(args[0])]
+        elif name in APIECE and all(self._pieces(tensor) for tensor in args[0]):
+            return self._apiece(name, args)
         elif name in FOLLOWED:
             made = self._made(name, args)
         else:
@@ -214,6 +218,28 @@ class Collectives:
                 self.engine.put(tensor, value)
 
         return put
+
+    def _pieces(self, tensor: torch.Tensor) -> list[Region]:
+        """The regions of a flat buffer that is as large as its storage and was filled piece by piece; else nothing."""
+        held = self.engine.memory.of(tensor)
+        sizes = [region.stop - region.start for region in held.regions]
+        whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
+        return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
+
+    def _apiece(self, name: str, args: Any) -> Callable[[Any], None]:
+        """A collective on each piece of flat buffers, which are then filled with the results."""
+        pieces = [piece for tensor in args[0] for piece in self._pieces(tensor)]
+        what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
+        found = self.exchange.values(what, [piece.value for piece in pieces], self._members(args))
+
+        def fill(_: Any) -> None:
+            for piece, values in zip(pieces, zip(*found, strict=True), strict=True):
+                summed = name in REDUCTIONS
+                piece.value = self._reduced(values, piece.shape, args[2]) if summed else values[int(args[2])]
+            for tensor in args[0]:
+                self.engine.memory.of(tensor).views.clear()
+
+        return fill
 
     def _made(self, name: str, args: Any) -> list[Value]:
         """The values of a collective's results, by what all members of its group have."""
