@@ -153,13 +153,24 @@ WATCHED = {
 }
 
 
+def watched(text: str) -> Result | None:
+    """What is said of a script."""
+    linecache.cache["tokens.py"] = (len(text), None, text.splitlines(True), "tokens.py")
+    return said(watch(lambda: exec(compile(text, "tokens.py", "exec"), {"torch": torch, "nn": nn}), 4))
+
+
+def test_a_second_step_in_a_window_leaves_the_tokens_judged() -> None:
+    text = HEAD.format(loss=f"{SUM} / c", ignored="i % 4")
+    found = watched(text.replace("optimizer.step()", "optimizer.step(); optimizer.step()"))
+    assert found is not None
+    assert found.outcome is UNKNOWN
+
+
 @pytest.mark.parametrize("name", WATCHED)
 def test_one_run_tells_what_a_token_weighs(name: str) -> None:
     loss, ignored, outcome, words = WATCHED[name]
     text = HEAD.format(loss=loss, ignored=ignored)
-    linecache.cache["tokens.py"] = (len(text), None, text.splitlines(True), "tokens.py")
-    made = watch(lambda: exec(compile(text, "tokens.py", "exec"), {"torch": torch, "nn": nn}), 4)
-    found = said(made)
+    found = watched(text)
     assert found is not None
     assert (found.outcome, words in found.reason) == (outcome, True), found.reason
     if outcome is REFUTED:

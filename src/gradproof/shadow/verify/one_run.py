@@ -102,7 +102,8 @@ class OneRun(Judging):
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in self.windows}
+        trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
+        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in trained}
         judge = TokenJudge(self.engine.laws, self.number, self._rows)
         return judge.result(windows, equal, self._losses(self.windows[0]))
 
