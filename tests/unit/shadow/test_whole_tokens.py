@@ -114,6 +114,18 @@ def test_a_mean_of_means_is_named_as_a_formula() -> None:
         assert found.counterexample["weights"]["micro-batch 3"] == "1/(4 c3)"
 
 
+def by_another_count(scores: torch.Tensor, labels: torch.Tensor, window: torch.Tensor, n: int) -> torch.Tensor:
+    """The mean of a micro-batch times how many of its labels are 3."""
+    return cross_entropy(scores, labels, ignore_index=0) * (labels == 3).sum()
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_means_times_counts_of_their_own_are_no_mean_of_means(fake: bool) -> None:
+    found = said(check_whole(step(by_another_count), "step", Request(fake=fake)))
+    assert found is not None
+    assert (found.outcome, "mean of means" in found.reason) == (UNKNOWN, False)
+
+
 def test_a_mean_of_means_of_equal_counts_is_right() -> None:
     found = said(check_whole(step(of_equal), "step", Request()))
     assert found is not None
