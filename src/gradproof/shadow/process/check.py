@@ -1,9 +1,9 @@
 """A user's function, verified, or a user's script, watched, in a process of its own.
 
 `python -m gradproof.shadow.process.check` with a job, which is JSON: on the first line of stdin for a function (file,
-function, options of a `Request`, result, package), on the command line for a script, which has stdin to itself. The
-answer goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`,
-the fields of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
+function, options of a `Request`, result, package), in a file for a script, which has stdin to itself. The answer goes
+to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the fields
+of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
 What the user's function prints goes where the parent sent stdout and stderr.
 """
 
@@ -88,7 +88,7 @@ def main() -> None:
     A forked child of the user's code that comes back here ends without an answer.
     """
     if len(sys.argv) > 1:
-        run_watched(json.loads(sys.argv[1]))
+        run_watched(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
         return
     own = os.getpid()
     job = job_of_stdin()
@@ -425,9 +425,9 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     if options["windows_at"] is not None:
         chosen(options["windows_at"])
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        result = Path(folder) / "result.json"
-        job = {"script": asdict(script), "result": str(result), "options": options}
-        process = subprocess.Popen(command(json.dumps(job), flags=script.flags), stdout=stdout)
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        write_json(job, {"script": asdict(script), "result": str(result), "options": options})
+        process = subprocess.Popen(command(str(job), flags=script.flags), stdout=stdout)
         status, interrupted = _wait(process)
         try:
             found = answered(result, script.shown)
