@@ -190,6 +190,8 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> None:
 
 def answered(result: Path, subject: str) -> Verification:
     """What a child wrote. Raises GradproofError for a user's mistake, OSError or ValueError for no answer."""
+    if not result.is_file():
+        raise ValueError("the process ended early")
     match json.loads(result.read_text(encoding="utf-8")):
         case {"mistake": {"code": code, "found": found, "expected": expected, "help": help, "where": where}}:
             raise GradproofError(code, found, expected, help, where)
