@@ -203,6 +203,8 @@ BAD: tuple[tuple[str, ...], ...] = (
     ("python", "-c", "print()"),
     ("python", "-m"),
     ("python", "--version"),
+    ("python", "--", "jobs/train.py"),
+    ("python", "-u", "--", "jobs/train.py"),
     ("python", "jobs/gone.py"),
     ("jobs/gone.py",),
     ("python9.9", "jobs/train.py"),

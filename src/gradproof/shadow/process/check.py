@@ -338,6 +338,8 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
         except GetoptError as e:
             raise _refused(f"a flag of Python: {e}", "leave the flag out, or put the code into a file") from e
         flags, rest = before[: len(before) - len(left)], rest[len(before) - len(left) :]
+        if flags[-1:] == ["--"]:
+            raise _refused("the flag -- of Python", "leave it out")
         if rest and rest[0] == "-m":
             if len(rest) < 2:
                 raise _refused("-m without a module", "name the module after -m")
