@@ -140,7 +140,8 @@ def target_of(text: str) -> Target:
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), shown, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError) as e:
-        raise GradproofError("GP403", f"no Python: {e}", "a Python file", "correct the file", shown) from e
+        said, where = (e.msg, f"{shown}:{e.lineno}") if isinstance(e, SyntaxError) and e.lineno else (e, shown)
+        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "correct the file", where) from e
     return Target(path.resolve(), function, shown)
 
 
