@@ -243,6 +243,13 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
 }
 
 WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    "a factor of each window, and another way of one sample": (
+        EACH.format(
+            "h = model[1](model[0](X[w*N+i])); h = h.tanh() if (w, i) == (1, 2) else h; "
+            "((4, 0.7)[w % 2] * mse_loss(model[2](h), Y[w*N+i]) / N).backward()"
+        ).replace("    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", ""),
+        False,
+    ),
     "losses beside a running sum": (
         "seen = torch.zeros(())\n" + EACH.format("l = mb(w * N + i); l.backward(); seen = seen + l.detach()"),
         True,

@@ -132,8 +132,10 @@ def own_fault(error: BaseException) -> bool:
 
 
 def stated(error: BaseException) -> str:
-    """An exception in words; one that began in gradproof itself says so."""
-    return f"{'gradproof itself: ' if own_fault(error) else ''}{type(error).__name__}: {error}"
+    """An exception in one line; one that began in gradproof itself says so."""
+    text = " ".join(str(error).split())[:300]
+    name = f"{'gradproof itself: ' if own_fault(error) else ''}{type(error).__name__}"
+    return f"{name}: {text}" if text else name
 
 
 def raised_at(error: BaseException) -> Location:

@@ -7,7 +7,6 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -204,7 +203,7 @@ def from_json(data: Any) -> Verification:
     if not isinstance(data, dict):
         raise ValueError(f"it is a {type(data).__name__}")
     own = {f.name: data[f.name] for f in fields(Verification) if f.name in data}
-    made = TypeAdapter(Verification).validate_json(json.dumps(own), strict=True)
+    made = TypeAdapter(Verification).validate_python(own)  # `validate_json` takes no lone surrogate
     if to_json(made) | {"gradproof": data.get("gradproof")} != data:
         raise ValueError("it has another schema or other keys, or states another verdict than its results say")
     return made

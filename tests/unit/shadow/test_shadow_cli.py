@@ -190,6 +190,28 @@ def test_a_file_that_raises_at_import_is_an_error_with_its_line(train: Path, cap
     assert (first["location"]["line"], "not today" in first["reason"]) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("KeyboardInterrupt", "the code ended with KeyboardInterrupt"),
+        ("RuntimeError('one\\n  two')", "the code ended with RuntimeError: one two"),
+        ("RuntimeError('x' * 999)", f"the code ended with RuntimeError: {'x' * 300}"),
+        ("RuntimeError('\\udcff')", "the code ended with RuntimeError: \udcff"),
+    ],
+)
+def test_what_a_step_raises_is_told_in_one_line(train: Path, raised: str, said: str) -> None:
+    train.write_text(f"def good(run):\n    raise {raised}\n")
+    assert gradproof("check", "train.py:good", "--format", "json", "--out", "made.json") == EXIT_CODE[Exit.CRASH]
+    results = json.loads(Path("made.json").read_text(encoding="utf-8"))["results"]
+    assert {result["reason"] for result in results} == {said}
+
+
+def test_a_syntax_error_is_told_with_its_line(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train.write_text("x = 1\ndef good(run)\n")
+    assert gradproof("check", "train.py:good") == EXIT_CODE[Exit.USAGE]
+    assert "train.py:2" in capfd.readouterr().err
+
+
 def test_the_optimizer_is_passed_on(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert gradproof("check", "train.py:reads", "--optimizer", "adam") == 1
     assert gradproof("check", "train.py:reads", "--optimizer", "sgd") == 0

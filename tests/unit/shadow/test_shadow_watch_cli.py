@@ -115,6 +115,22 @@ def test_a_module_is_run_as_python_runs_it(script: Path, capfd: pytest.CaptureFi
     assert re.search(r"-m jobs\.train .* 0$", err, re.MULTILINE)
 
 
+def test_a_name_that_is_not_utf_8_has_an_answer(script: Path) -> None:
+    name = os.fsdecode(b"jobs/tr\xff.py")
+    script.rename(name)
+    assert gradproof("--", "python", name) == 0
+
+
+def test_a_script_may_have_as_many_arguments_as_python_takes(script: Path) -> None:
+    assert gradproof("--", "jobs/train.py", "fine", *["a" * 44] * 4000) == 0
+
+
+def test_a_script_that_leaves_no_answer_has_ended_early(capfd: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("--format", "json", "--", "jobs/train.py", "fine", "vanish") == EXIT_CODE[Exit.CRASH]
+    reason = json.loads(capfd.readouterr().out)["results"][0]["reason"]
+    assert reason == "the script's process ended with exit code 0 and left no answer: the process ended early"
+
+
 def test_json_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert gradproof("--format", "json", "--", "jobs/train.py", "refuted") == 1
     out, err = capfd.readouterr()
@@ -187,6 +203,8 @@ BAD: tuple[tuple[str, ...], ...] = (
     ("python", "-c", "print()"),
     ("python", "-m"),
     ("python", "--version"),
+    ("python", "--", "jobs/train.py"),
+    ("python", "-u", "--", "jobs/train.py"),
     ("python", "jobs/gone.py"),
     ("jobs/gone.py",),
     ("python9.9", "jobs/train.py"),

@@ -114,6 +114,18 @@ def test_a_mean_of_means_is_named_as_a_formula() -> None:
         assert found.counterexample["weights"]["micro-batch 3"] == "1/(4 c3)"
 
 
+def by_another_count(scores: torch.Tensor, labels: torch.Tensor, window: torch.Tensor, n: int) -> torch.Tensor:
+    """The mean of a micro-batch times how many of its labels are 3."""
+    return cross_entropy(scores, labels, ignore_index=0) * (labels == 3).sum()
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_means_times_counts_of_their_own_are_no_mean_of_means(fake: bool) -> None:
+    found = said(check_whole(step(by_another_count), "step", Request(fake=fake)))
+    assert found is not None
+    assert (found.outcome, "mean of means" in found.reason) == (UNKNOWN, False)
+
+
 def test_a_mean_of_means_of_equal_counts_is_right() -> None:
     found = said(check_whole(step(of_equal), "step", Request()))
     assert found is not None
@@ -153,13 +165,24 @@ WATCHED = {
 }
 
 
+def watched(text: str) -> Result | None:
+    """What is said of a script."""
+    linecache.cache["tokens.py"] = (len(text), None, text.splitlines(True), "tokens.py")
+    return said(watch(lambda: exec(compile(text, "tokens.py", "exec"), {"torch": torch, "nn": nn}), 4))
+
+
+def test_a_second_step_in_a_window_leaves_the_tokens_judged() -> None:
+    text = HEAD.format(loss=f"{SUM} / c", ignored="i % 4")
+    found = watched(text.replace("optimizer.step()", "optimizer.step(); optimizer.step()"))
+    assert found is not None
+    assert found.outcome is UNKNOWN
+
+
 @pytest.mark.parametrize("name", WATCHED)
 def test_one_run_tells_what_a_token_weighs(name: str) -> None:
     loss, ignored, outcome, words = WATCHED[name]
     text = HEAD.format(loss=loss, ignored=ignored)
-    linecache.cache["tokens.py"] = (len(text), None, text.splitlines(True), "tokens.py")
-    made = watch(lambda: exec(compile(text, "tokens.py", "exec"), {"torch": torch, "nn": nn}), 4)
-    found = said(made)
+    found = watched(text)
     assert found is not None
     assert (found.outcome, words in found.reason) == (outcome, True), found.reason
     if outcome is REFUTED:

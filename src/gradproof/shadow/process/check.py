@@ -1,9 +1,9 @@
 """A user's function, verified, or a user's script, watched, in a process of its own.
 
 `python -m gradproof.shadow.process.check` with a job, which is JSON: on the first line of stdin for a function (file,
-function, options of a `Request`, result, package), on the command line for a script, which has stdin to itself. The
-answer goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`,
-the fields of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
+function, options of a `Request`, result, package), in a file for a script, which has stdin to itself. The answer goes
+to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the fields
+of a GradproofError. Where stdin has the job, its end means that the parent is gone: the process group ends.
 What the user's function prints goes where the parent sent stdout and stderr.
 """
 
@@ -88,7 +88,7 @@ def main() -> None:
     A forked child of the user's code that comes back here ends without an answer.
     """
     if len(sys.argv) > 1:
-        run_watched(json.loads(sys.argv[1]))
+        run_watched(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
         return
     own = os.getpid()
     job = job_of_stdin()
@@ -140,7 +140,8 @@ def target_of(text: str) -> Target:
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), shown, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError) as e:
-        raise GradproofError("GP403", f"no Python: {e}", "a Python file", "correct the file", shown) from e
+        said, where = (e.msg, f"{shown}:{e.lineno}") if isinstance(e, SyntaxError) and e.lineno else (e, shown)
+        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "correct the file", where) from e
     return Target(path.resolve(), function, shown)
 
 
@@ -190,6 +191,8 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> None:
 
 def answered(result: Path, subject: str) -> Verification:
     """What a child wrote. Raises GradproofError for a user's mistake, OSError or ValueError for no answer."""
+    if not result.is_file():
+        raise ValueError("the process ended early")
     match json.loads(result.read_text(encoding="utf-8")):
         case {"mistake": {"code": code, "found": found, "expected": expected, "help": help, "where": where}}:
             raise GradproofError(code, found, expected, help, where)
@@ -340,6 +343,8 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
         except GetoptError as e:
             raise _refused(f"a flag of Python: {e}", "leave the flag out, or put the code into a file") from e
         flags, rest = before[: len(before) - len(left)], rest[len(before) - len(left) :]
+        if flags[-1:] == ["--"]:
+            raise _refused("the flag -- of Python", "leave it out")
         if rest and rest[0] == "-m":
             if len(rest) < 2:
                 raise _refused("-m without a module", "name the module after -m")
@@ -429,9 +434,9 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     if options["windows_at"] is not None:
         chosen(options["windows_at"])
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        result = Path(folder) / "result.json"
-        job = {"script": asdict(script), "result": str(result), "options": options}
-        process = subprocess.Popen(command(json.dumps(job), flags=script.flags), stdout=stdout)
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        write_json(job, {"script": asdict(script), "result": str(result), "options": options})
+        process = subprocess.Popen(command(str(job), flags=script.flags), stdout=stdout)
         status, interrupted = _wait(process)
         try:
             found = answered(result, script.shown)

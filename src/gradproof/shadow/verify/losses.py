@@ -278,7 +278,8 @@ class TokenJudge:
         counts = {part.micro: added(one.count for one in parts if one.micro == part.micro) for part in parts}
         shown = {f"micro-batch {p.micro}": self._formula(p, counts[p.micro], f"c{p.micro}") for p in parts}
         rules = {self._formula(part, counts[part.micro], "c_k") for part in parts}
-        means = len(rules) == 1 and "c_k" in min(rules)
+        left = [found[1] for part in parts if (found := self._divides(part, counts[part.micro])) is not None]
+        means = len(rules) == 1 and "c_k" in min(rules) and all(powers == left[0] for powers in left)
         wrong = f"{min(rules)}: {MEANS}" if means else ", ".join(dict.fromkeys(shown.values()))
         reason = f"a valid token of window {window} weighs {wrong}; the right weight is {RIGHT}"
         numbers = [self._number(part) for part in parts]

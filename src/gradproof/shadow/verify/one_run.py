@@ -102,7 +102,8 @@ class OneRun(Judging):
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in self.windows}
+        trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
+        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in trained}
         judge = TokenJudge(self.engine.laws, self.number, self._rows)
         return judge.result(windows, equal, self._losses(self.windows[0]))
 
@@ -165,13 +166,13 @@ class OneRun(Judging):
 
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        found = [
-            self._scaled(window) if bad is None else ("", None, bad)
-            for window, bad in ((window, next(self._unequal(window), None)) for window in self.windows)
-        ]
+        found = [self._scaled(window) for window in self.windows]
         self.totals = {words for words, _, _ in found if words}
         others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
-        for _, total, bad in found:
+        for window, (_, total, bad) in zip(self.windows, found, strict=True):
+            unequal = next(self._unequal(window), None)
+            if unequal is not None:
+                return unequal
             if bad is not None and bad not in others:
                 return others[0] if others and total else bad
         bad = next(iter(others), None)
