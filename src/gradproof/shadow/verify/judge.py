@@ -225,9 +225,8 @@ class Judge(Judging):
             reason = (
                 f"window {sliced + 1} is divided by the count of all its labels, and its loss leaves some of them out"
             )
-            lines = [event.root for event in self.events.of(sliced, BACKWARD) if event.root is not NOWHERE]
             help = "count the labels that the loss sums: those after the shift"
-            return self._result(EQ, Outcome.REFUTED, reason, (lines or self.facts.lines)[0], help)
+            return self._result(EQ, Outcome.REFUTED, reason, self.events.last_root(sliced), help)
         count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 

@@ -19,6 +19,7 @@ from gradproof.shadow.whole.facts import RunFacts, Update
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.rules.losses import LIKELIHOODS
 from gradproof.shadow.whole.terms import (
+    COUNTED,
     NOBODY,
     ROUNDED,
     UNIT,
@@ -39,7 +40,7 @@ RIGHT = "1/(c1 + ... + cN)"
 MEANS = "the mean of means"
 HELP = "divide the sum of the losses by the number of valid tokens of the whole window"
 CLOSE = Fraction(1, 10**6)
-COUNTS = ("count", "ne", "eq", "gt", "lt", "ge", "le", "index")
+COUNTS = (*COUNTED, "index")
 ADDED = (
     "one", "combination", "scaled", "sum", "cast", "clamp", "clamp_min", "cat", "reshape", "slice", "expand", "filled",
 )  # fmt: skip

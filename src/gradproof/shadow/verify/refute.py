@@ -301,13 +301,15 @@ class Refuter(Judge):
         Where some steps move something, the optimizer may accumulate by itself.
         """
         location, weights = self.unmoved(), self.mine.weights
-        at = next((i for i, update in enumerate(self.updates) if update.location == location), len(weights))
+        if location is None:
+            return
+        at = next(i for i, update in enumerate(self.updates) if update.location == location)
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         before, following = (weights[i] if i < len(weights) else {} for i in (at, at + 1))
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
         pairs = zip(weights, self.mine.after, strict=False)
         moved = [any(not torch.equal(held[name], then[name]) for name in held) for held, then in pairs]
-        if location is not None and at < len(moved) and not any(moved) and any(self.mine.rates[at]):
+        if at < len(moved) and not any(moved) and any(self.mine.rates[at]):
             yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
         if at < len(moved) and writes and back and moved[at]:
             reason = f"the parameters of step {at + 1} are put back before they are used"

@@ -8,6 +8,7 @@ of it, so that nobody waits for it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pickle
@@ -205,8 +206,8 @@ class Collectives:
             return lambda _: None
         if name in ("wait_tensor", "_wrap_tensor_autograd"):
             made = [self.engine.value(args[0])]
-        elif name in APIECE and all(self._pieces(tensor) for tensor in args[0]):
-            return self._apiece(name, args)
+        elif name in APIECE and all(pieces := [self._pieces(tensor) for tensor in args[0]]):
+            return self._apiece(name, args, list(itertools.chain(*pieces)))
         elif name in FOLLOWED:
             made = self._made(name, args)
         else:
@@ -226,9 +227,8 @@ class Collectives:
         whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
         return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
 
-    def _apiece(self, name: str, args: Any) -> Callable[[Any], None]:
+    def _apiece(self, name: str, args: Any, pieces: list[Region]) -> Callable[[Any], None]:
         """A collective on each piece of flat buffers, which are then filled with the results."""
-        pieces = [piece for tensor in args[0] for piece in self._pieces(tensor)]
         what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
         found = self.exchange.values(what, [piece.value for piece in pieces], self._members(args))
 

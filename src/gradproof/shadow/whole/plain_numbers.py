@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.whole.memory import geometry_of
-from gradproof.shadow.whole.terms import ZERO, Combination, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
 from gradproof.shadow.whole.unseen import of_an_object
 from gradproof.shadow.whole.values import shared
 
@@ -39,15 +39,8 @@ SCALED = frozenset({
     "_foreach_div_", "_foreach_div",
 })  # fmt: skip
 """Functions of tensors in which a number may as well be a tensor of one element."""
-COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le")
-"""What a count of labels, as a float, is made of."""
 FILLED = frozenset({"tensor", "as_tensor", "scalar_tensor", "full", "full_like", "fill_", "new_full", "new_tensor"})
 """Functions that make tensors of one number."""
-
-
-def counting(terms: Terms, value: Combination) -> bool:
-    """Whether a count of labels is among what a number is made of."""
-    return any(terms.made_with(term, COUNTED) for term in value)
 
 
 class NoNumbers(RuntimeError):
@@ -101,7 +94,7 @@ class Carries:
     def counts(self) -> bool:
         """Whether it may be a count of labels."""
         terms = self.engine.terms
-        return isinstance(self, int) or (terms.plain(self.value) and counting(terms, self.value))
+        return isinstance(self, int) or (terms.plain(self.value) and terms.counting(self.value))
 
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
         """Arithmetic that is not followed: Python goes on with plain numbers; a tensor is asked itself."""

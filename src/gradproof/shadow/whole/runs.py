@@ -29,7 +29,6 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
-from gradproof.shadow.whole.plain_numbers import counting
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
 from gradproof.shadow.whole.values import Value
@@ -326,7 +325,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return
         self.facts.reads.append((self.location(), how))
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
-        counts = not tensor.is_floating_point() or counting(self.terms, value)
+        counts = not tensor.is_floating_point() or self.terms.counting(value)
         whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
         if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
             self.facts.counted = self.facts.counted or self.location()

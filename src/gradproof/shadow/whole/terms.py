@@ -29,6 +29,8 @@ NOBODY, SEVERAL = -1, -2
 ROUNDED = Fraction(1, 10**6)
 """Below this a factor is the rounding of a float constant."""
 TRAINED = ("parameter", "state", "unknown")
+COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le")
+"""What a count of labels, as a float, is made of."""
 NORMS = ("linalg_vector_norm", "norm")
 UNIT = Fraction(1)
 ZERO: Combination = {}
@@ -250,6 +252,10 @@ class Terms:
     def found(self, terms: Iterable[int], operators: Sequence[str]) -> list[int]:
         """The terms of some operators from which terms were made."""
         return sorted(term for term in self.reached(terms) if self.operators[term] in operators)
+
+    def counting(self, value: Combination) -> bool:
+        """Whether a count of labels is among what a number is made of."""
+        return any(self.made_with(term, COUNTED) for term in value)
 
     def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
         """Whether a term was made from one of some operators. It is kept, for terms do not change."""
