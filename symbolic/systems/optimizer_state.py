@@ -47,6 +47,7 @@ def _event(k: Any, rule: Any, held: Moments, g: Any, by: Decay, counts: list[Any
     k.assume(paired(state, t, skipped, begun))
     steps = event is Event.STEP
     k.cover("a performed step" if steps and not skips else "a skipped step" if steps else f"{event.value}", t > 1)
+    k.scenario(held, by, g=g, skips=skips)
     got = rule.after(event, held, g, by, skips)
     performed = steps and not skips
     m, v = (by.a * held.m + by.b * g, by.c * held.v + by.d * g * g) if performed else (held.m, held.v)

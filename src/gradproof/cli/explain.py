@@ -10,6 +10,7 @@ import click
 
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
+from gradproof.core.check import scope_words
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome, Reach
 from gradproof.core.workspace import reference
@@ -26,15 +27,15 @@ EFFECTS: Mapping[Effect, str] = {
 REACHES: Mapping[Reach, str] = {
     Reach.ALL_INPUTS: "proved for every input of the stated domain, with no limit on size",
     Reach.BOUNDED: "proved for every input up to the stated bounds; nothing is said beyond them",
+    Reach.CHOSEN: "computed at the concrete values that the harness chose; nothing is proved of any other",
     Reach.SAMPLED: "run on real kernels at the inputs that were drawn; no other input is covered",
 }
 STRATEGIES: Mapping[str, str] = {
-    "exhaustive": "every path up to the bounds, over the rationals: no rounding",
+    "exhaustive": "every path, over integers and rationals: no rounding; the run tells whether it was an induction",
     "stub_float": "every float operation is replaced by a rounding stub, which is a checked claim of its own",
     "compositional": "claims already proved stand for the parts that they speak about",
     "bounded_int": "integers up to the bounds",
     "bit_precise": "IEEE 754 arithmetic, bit for bit",
-    "induction": "one step from any state that satisfies the invariant: every length, every number of cycles",
     "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
     "bit_exhaustive": "a 16-bit format: the exact worst case over every input up to the bounds decides",
     "step_contract": "each named step contract is tried on directed steps and rests on evidence that is checked again",
@@ -146,6 +147,11 @@ def _justification(stats: Stats) -> Iterator[str]:
     """What stands behind a proof."""
     from gradproof.verdict.judge import lemma_lines, words
 
+    if stats.scope is not None:
+        yield f"  {scope_words(stats.scope.read())}"
+    for row in stats.fields:
+        name = f"{row.type}.{row.field}".lstrip(".")
+        yield f"    {name}: " + ("free" if row.free else f"not free, it is {', '.join(row.values) or 'one value'}")
     if stated := words(stats):
         yield f"  backed by: {stated}"
         yield from (f"    {line}" for line in lemma_lines(stats))

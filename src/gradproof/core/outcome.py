@@ -85,6 +85,7 @@ class Reach(StrEnum):
 
     ALL_INPUTS = "all inputs"
     BOUNDED = "bounded"
+    CHOSEN = "chosen values"
     SAMPLED = "sampled"
 
 
