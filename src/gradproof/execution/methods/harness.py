@@ -113,14 +113,14 @@ class ExploringKit(Kit):
         return super().bound(name)
 
     def choose(self, name: str, options: Sequence[Any]) -> Any:
-        """One of several concrete options, one path each. A choice among numbers is told: see Scope."""
+        """One of several concrete options, one path each. A choice among numbers is recorded: see Scope."""
         made = list(options)
         if any(isinstance(o, (int, float, Fraction)) and not isinstance(o, (bool, Enum)) for o in made):
             self.explorer.result.numbers.add(name)
         return self.explorer.choose(made)
 
     def scenario(self, *case: Any, **named: Any) -> None:
-        """The case that a harness built: what it freed of it is told by the evidence."""
+        """The case that a harness built: the evidence states what it freed of it."""
         self.explorer.case(rows(case[:2], _arguments(case, named)))
 
 
