@@ -337,7 +337,7 @@ def _uncovered(
     return reasons
 
 
-FREE = "free in a harness that holds: a symbolic number, or several values of what is no number"
+FREE = "a symbolic number in a harness that holds (of words and whole numbers: several values)"
 
 
 def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling]) -> list[str]:
@@ -369,6 +369,8 @@ def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling]) -> list[str]:
             found.append(
                 f"input {name}: it is fixed at {fixed.value}, and the harnesses have {values}; correct the value"
             )
+    others = dict.fromkeys(row.type for _, row in _cases(rulings) if row.type and row.type not in inputs.of)
+    found += [f"input {kind}: a harness has one in its case; name it under inputs.of" for kind in others if inputs.of]
     unknown = [name for name in inputs.fixed if name not in seen]
     return found + [f"input {name}: it is fixed with a reason, and no harness has it; remove it" for name in unknown]
 

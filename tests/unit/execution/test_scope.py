@@ -112,6 +112,12 @@ def at_two_sizes(k: Any, subject: Any) -> None:
     induction(k, subject)
 
 
+def at_two_shapes(k: Any, subject: Any) -> None:
+    """An induction at pairs of sizes."""
+    k.choose("shape", [("a", 2), ("b", 3)])
+    induction(k, subject)
+
+
 class Side(Enum):
     """Two cases that are all there are."""
 
@@ -122,7 +128,7 @@ class Side(Enum):
 def each_side(k: Any, subject: Any) -> None:
     """An induction in every case of a few that have names."""
     k.choose("side", list(Side))
-    k.choose("scaled", [False, True])
+    k.choose("scaled and skipped", [(False, None), (True, "no")])
     induction(k, subject)
 
 
@@ -142,6 +148,7 @@ def at_values(k: Any, subject: Any) -> None:
         (beside, ("transitions",), UP_TO),
         (up_to_n, ("transitions", "n"), UP_TO),
         (at_two_sizes, ("transitions",), UP_TO),
+        (at_two_shapes, ("transitions",), UP_TO),
         (lambda k, subject: doubles(k, subject, k.real("x")), (), UP_TO),
         (at_values, (), "checked at 3 chosen values"),
     ],

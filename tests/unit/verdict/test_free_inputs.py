@@ -42,7 +42,7 @@ def test_a_field_that_no_harness_frees_opens_the_gate() -> None:
     made = judged([row("n", True, "1", "2"), row("rate", False, "1")], [row("rate", False, "2")])
     assert made.exit is Exit.OPEN
     [reason] = made.reasons
-    assert reason.startswith("input Config.rate: every harness has 1, 2; expected: free in a harness that holds")
+    assert reason.startswith("input Config.rate: every harness has 1, 2; expected: a symbolic number in a harness that holds")
     assert reason.endswith("free it in one of K-1, K-2, or give a reason under inputs.fixed")
 
 
@@ -62,6 +62,12 @@ def test_a_reason_excuses_a_fixed_field_at_its_value_alone() -> None:
 def test_a_type_that_no_case_has_opens_the_gate() -> None:
     made = judged([row("n", True)], of="models.loop:MicroBatch")
     assert made.reasons[0].startswith("input models.loop:MicroBatch: no harness that holds has one in its case")
+
+
+def test_a_dataclass_that_the_contract_does_not_name_opens_the_gate() -> None:
+    other = row("size", True, kind="models.loop:MicroBatch")
+    made = judged([row("n", True), other])
+    assert made.reasons == ("input models.loop:MicroBatch: a harness has one in its case; name it under inputs.of",)
 
 
 def test_arguments_count_by_their_names() -> None:

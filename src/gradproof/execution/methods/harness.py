@@ -115,13 +115,20 @@ class ExploringKit(Kit):
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """One of several concrete options, one path each. A choice among numbers is recorded: see Scope."""
         made = list(options)
-        if any(isinstance(o, (int, float, Fraction)) and not isinstance(o, (bool, Enum)) for o in made):
+        if not all(map(_case_by_name, made)):
             self.explorer.result.numbers.add(name)
         return self.explorer.choose(made)
 
     def scenario(self, *case: Any, **named: Any) -> None:
         """The case that a harness built: the evidence states what it freed of it."""
         self.explorer.case(rows(case[:2], _arguments(case, named)))
+
+
+def _case_by_name(option: Any) -> bool:
+    """Whether an option is a case of a few, and no number of many: a word, a truth value, a member of an Enum."""
+    if isinstance(option, (list, tuple)):
+        return all(map(_case_by_name, option))
+    return option is None or isinstance(option, (str, bool, Enum))
 
 
 def _arguments(case: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
