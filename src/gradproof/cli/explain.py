@@ -12,7 +12,18 @@ from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
 from gradproof.core.check import scope_words
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome, Reach
+from gradproof.core.outcome import (
+    DECISION,
+    EXIT_CODE,
+    EXIT_MEANING,
+    MEANING,
+    REACH_MEANING,
+    Effect,
+    Exit,
+    Expect,
+    Outcome,
+    Reach,
+)
 from gradproof.core.workspace import reference
 
 if TYPE_CHECKING:
@@ -23,12 +34,6 @@ EFFECTS: Mapping[Effect, str] = {
     Effect.DISCHARGED: "the check gave the answer that its claim expects",
     Effect.BROKEN: "the check gave the opposite answer, or its controls show that it cannot be trusted",
     Effect.OPEN: "the check gave no answer; nothing is known either way",
-}
-REACHES: Mapping[Reach, str] = {
-    Reach.ALL_INPUTS: "proved for every input of the stated domain, with no limit on size",
-    Reach.BOUNDED: "proved for every input up to the stated bounds; nothing is said beyond them",
-    Reach.CHOSEN: "computed at the concrete values that the harness chose; nothing is proved of any other",
-    Reach.SAMPLED: "run on real kernels at the inputs that were drawn; no other input is covered",
 }
 STRATEGIES: Mapping[str, str] = {
     "exhaustive": "every path, over integers and rationals: no rounding; the run tells whether it was an induction",
@@ -99,7 +104,7 @@ def _word(word: str) -> Iterator[str]:
     if upper in list(Effect):
         yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
     if lower in list(Reach):
-        yield f"{lower}, a reach: {REACHES[Reach(lower)]}."
+        yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
     for exit_ in Exit:
         if word in (exit_, str(EXIT_CODE[exit_])):
             yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."

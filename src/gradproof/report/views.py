@@ -12,7 +12,18 @@ from enum import StrEnum
 from typing import Any
 
 from gradproof.core.check import Scope, entry_of
-from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.core.outcome import (
+    EXIT_MEANING,
+    MEANING,
+    NO_WORKSPACE,
+    REACH_MEANING,
+    Effect,
+    Exit,
+    Expect,
+    Layer,
+    Outcome,
+    Reach,
+)
 from gradproof.core.schemas.evidence import Stats
 from gradproof.report.consistency import Report, effect_of, required_ids, waived_ids, worst
 from gradproof.report.rounding import assumed
@@ -142,12 +153,6 @@ LABELS: Mapping[Reach, str] = {
     Reach.BOUNDED: "proved for every input up to the bounds",
     Reach.CHOSEN: "checked at chosen values",
     Reach.SAMPLED: "sampled",
-}
-REACH_MEANING: Mapping[Reach, str] = {
-    Reach.ALL_INPUTS: "Proved for every input of the stated domain, with no limit on size.",
-    Reach.BOUNDED: "Proved for every input up to the stated bounds; nothing is said beyond them.",
-    Reach.CHOSEN: "Computed at the concrete values that the harness chose; nothing is proved of any other.",
-    Reach.SAMPLED: "Run on real kernels, or evaluated modulo a prime, at inputs that were drawn; no other is covered.",
 }
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 RUN_STATE_WORDS = {

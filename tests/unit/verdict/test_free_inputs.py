@@ -42,7 +42,9 @@ def test_a_field_that_no_harness_frees_opens_the_gate() -> None:
     made = judged([row("n", True, "1", "2"), row("rate", False, "1")], [row("rate", False, "2")])
     assert made.exit is Exit.OPEN
     [reason] = made.reasons
-    assert reason.startswith("input Config.rate: every harness has 1, 2; expected: a symbolic number in a harness that holds")
+    assert reason.startswith(
+        "input Config.rate: every harness has 1, 2; expected: a symbolic number in a harness that holds"
+    )
     assert reason.endswith("free it in one of K-1, K-2, or give a reason under inputs.fixed")
 
 
