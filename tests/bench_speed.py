@@ -15,12 +15,12 @@ import tempfile
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gradproof.contract.model import load
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Scope
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.schemas.evidence import evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
@@ -151,7 +151,7 @@ def finding(check: Check) -> Finding:
         clauses=dict.fromkeys(check.obligations, "HOLDS"),
         covers=[{"name": n, "reached": True, "witness": {"x": "1/2"}} for n in ("second window", "clip branch")],
         controls=controls,
-        stats={"paths": 12, "queries": 310},
+        stats={"paths": 12, "queries": 310, "scope": asdict(Scope(8, ("micro_batches",), other=310))},
     )
 
 

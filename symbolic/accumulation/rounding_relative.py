@@ -48,7 +48,7 @@ def within(value: Any, bound: Any) -> Any:
 
 def size(k: Any, value: Any, name: str) -> Any:
     """|value|, on a path for each sign."""
-    signed = k.choose(f"sign of {name}", [1, -1]) * value
+    signed = -value if k.choose(f"{name} is negative", [False, True]) else value
     k.assume(signed >= 0)
     return signed
 

@@ -57,7 +57,7 @@ def share(case: Case, window: Sequence[MicroBatch], of: Sequence[Any]) -> tuple[
 def whole_window(k: Any, loop: Any) -> None:
     """Every event, buffer, loss, applied gradient and weight of a run of several windows, for all inputs at once."""
     case = inputs(k, loop)
-    k.scenario(case.batches, case.config, case.buffer)
+    k.scenario(case.batches, case.config, case.buffer, params=case.weights)
     record = loop.run(case.weights, case.batches, case.config, case.buffer)
     check_events(k, case, record)
     check_buffers(k, case, record)

@@ -145,6 +145,7 @@ def _finite_step(k: Any, subject: Any) -> None:
         k.assume(abs(m) <= most * (1 - state.power1))
         k.assume(v <= most * most * (1 - state.power2))
     k.cover("a gradient as large as it may be", grads[0] == most)
+    k.scenario(hyper, state, params=params, grads=grads)
     done = subject.step(params, grads, state, hyper)
     now = done.state
     for i in range(WIDTH):

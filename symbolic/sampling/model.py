@@ -54,6 +54,7 @@ def data_in_order(k: Any, loop: Any) -> None:
     """GA-DATA-001: the micro-batches of a step are the effective batch of that step, whole and in order."""
     plan = sizes(k, masks=1)
     data, rest = pool(k, "data", plan), pool(k, "rest", plan)
+    k.scenario(plan)
     record = loop.run(plan, World(Stream(data), Stream(rest), Stream(rest), Stream(rest)))
     alike(k, "GA-DATA-001", record.steps, split(drawn(data, plan), plan), f"{plan}: micro-batches")
     k.cover("the largest run", plan == Plan(k.bound("samples"), k.bound("micro_batches"), k.bound("cycles"), 0, 1))
@@ -68,6 +69,7 @@ def data_apart_from_model(k: Any, loop: Any) -> None:
     plain = sizes(k, validation=2)
     masked = Plan(plain.size, plain.n, plain.steps, plain.validation, k.choose("masks", [0, 1, k.bound("masks")]))
     data, validation = pool(k, "data", plain), pool(k, "validation", plain)
+    k.scenario([plain, masked])
     records = []
     for name, plan in (("model", plain), ("other model", masked)):
         model = pool(k, name, masked, per_sample=1 + k.bound("masks"))
@@ -86,6 +88,7 @@ def validation_of_one_size(k: Any, loop: Any) -> None:
     total = k.upto("validation")
     plan, whole = Plan(effective // n, n, 1, total), Plan(effective, 1, 1, total)
     data, validation = pool(k, "data", plan), pool(k, "validation", plan)
+    k.scenario([plan, whole])
     found = [
         loop.run(p, World(Stream(data), Stream(validation), Stream(data), Stream(data))).validation
         for p in (plan, whole)

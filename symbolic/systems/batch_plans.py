@@ -15,9 +15,10 @@ CLAUSE = "GA-BATCH-001"
 
 
 def effective_batch(k: Any, plan: Any) -> None:
-    """GA-BATCH-001: both ways, by an argument that is no induction: base and step are the two directions."""
+    """GA-BATCH-001: both directions, each a direct claim on whole numbers; no induction is needed."""
     micro, accum, world, target, any_n = positive(k, "micro", "accum", "world", "target", "any N")
-    k.inductive(lambda: _forward(k, plan, micro, accum, world), lambda: _back(k, plan, micro, world, target, any_n))
+    k.direct(lambda: _forward(k, plan, micro, accum, world))
+    k.direct(lambda: _back(k, plan, micro, world, target, any_n))
 
 
 def _forward(k: Any, plan: Any, micro: Any, accum: Any, world: Any) -> None:

@@ -46,6 +46,7 @@ def _event(k: Any, rule: Any, held: Moments, g: Any, by: Decay, counts: list[Any
     k.assume(paired(state, t, skipped, begun))
     performed = event is Event.STEP
     k.cover(event.value, t > 1)
+    k.scenario(held, by, g=g)
     got = rule.after(event, held, g, by)
     m, v = (by.a * held.m + by.b * g, by.c * held.v + by.d * g * g) if performed else (held.m, held.v)
     for name, value, right in (("m", got.m, m), ("v", got.v, v)):

@@ -51,6 +51,7 @@ def _one_more(k: Any, tail: Any) -> None:
     buffer, weighted, g = k.real("buffer"), k.real("sum"), k.real("g")
     k.assume(held.total > 0)
     k.assume(buffer * held.total == weighted)
+    k.scenario(held, g=g, count=count)
     buffer = buffer + tail.share(g, count, held)
     k.check(CLAUSE, k.same(buffer * held.total, weighted + g * count), "each sample of the window weighs the same")
 

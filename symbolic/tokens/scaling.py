@@ -159,10 +159,13 @@ def longest_step(k: Any, adam: Any) -> None:
         k.check(CLAUSE, 2 * p1 * BETA1 <= p2 * BETA2, "2 beta1^t <= beta2^t is kept")
         k.check(CLAUSE, 1 - p2 <= (1 - p1) * (1 - p1), "1 - beta2^t <= (1 - beta1^t)^2")
 
+    def last() -> None:
+        k.assume((c1 > 0) & (c2 > 0) & (root > 0) & (c2 <= c1 * c1) & (m * m <= LIMIT * root * root * c2))
+        update, most = adam.direction(m / c1, root, setup), Fraction(728, 100)
+        k.check(CLAUSE, (update < most) & (-update < most), "the update is below 7.28 rates")
+
     k.inductive(base, step)
-    k.assume((c1 > 0) & (c2 > 0) & (root > 0) & (c2 <= c1 * c1) & (m * m <= LIMIT * root * root * c2))
-    update = adam.direction(m / c1, root, setup)
-    k.check(CLAUSE, (update < Fraction(728, 100)) & (-update < Fraction(728, 100)), "the update is below 7.28 rates")
+    k.direct(last)
 
 
 def as_larger_rate(k: Any, adam: Any) -> None:

@@ -169,10 +169,10 @@ def induction(n: int) -> Said:
     from models.accumulation.rounding_steps import Step
     from symbolic.accumulation.rounding_all import sharp
 
-    result = _explored("induction", "transitions", 1, 60.0, lambda k: sharp(k, Step()))
+    result = _explored("exhaustive", "transitions", 1, 60.0, lambda k: sharp(k, Step()))
     if result.stopped is not None:
         return Said(result.stopped.outcome, reason=result.stopped.reason[:120])
-    if result.violation is not None or not result.inductive or result.dead or not all(result.covers.values()):
+    if result.violation is not None or not result.asked["step"] or result.dead or not all(result.covers.values()):
         return Said(NOT_PROVED, reason="the invariant is not inductive")
     return Said(HOLDS, U * Fraction(1, n) * (n * n - 1) / 3)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Scope
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.core.workspace import Finder, Workspace
 from gradproof.evidence.record import record
@@ -205,10 +206,21 @@ def control(name: str = "bug", kind: str = "mutant", **changed: Any) -> Control:
     return Control(name, kind, **{**data, **changed})
 
 
+SCOPES = {
+    Reach.ALL_INPUTS: Scope(1, ("transitions",), base=1, step=1),
+    Reach.BOUNDED: Scope(1, ("micro_batches",), other=1),
+    Reach.CHOSEN: Scope(0, other=1),
+}
+"""What a harness did whose answer has this reach."""
+
+
 def answer(check: Check, **changed: Any) -> Finding:
-    """A HOLDS with all that it needs, except for what is changed."""
+    """A HOLDS with all that it needs, except for what is changed; of a solver's proof also why it reaches so far."""
+    reach = changed.get("reach", Reach.SAMPLED if check.kind is Kind.TORCH else Reach.BOUNDED)
+    if check.kind in (Kind.SMT, Kind.STUB) and reach in SCOPES:
+        changed["stats"] = {"scope": asdict(SCOPES[reach]), **changed.get("stats", {})}
     data: dict[str, Any] = {
-        "reach": Reach.SAMPLED if check.kind is Kind.TORCH else Reach.BOUNDED,
+        "reach": reach,
         "domain": "toy",
         "clauses": dict.fromkeys(check.obligations, "HOLDS") or {"stub": "HOLDS"},
         "covers": [{"name": "reached", "reached": True, "witness": {"x": "1"}}],

@@ -10,8 +10,20 @@ import click
 
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
+from gradproof.core.check import scope_words
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome, Reach
+from gradproof.core.outcome import (
+    DECISION,
+    EXIT_CODE,
+    EXIT_MEANING,
+    MEANING,
+    REACH_MEANING,
+    Effect,
+    Exit,
+    Expect,
+    Outcome,
+    Reach,
+)
 from gradproof.core.workspace import reference
 
 if TYPE_CHECKING:
@@ -23,18 +35,12 @@ EFFECTS: Mapping[Effect, str] = {
     Effect.BROKEN: "the check gave the opposite answer, or its controls show that it cannot be trusted",
     Effect.OPEN: "the check gave no answer; nothing is known either way",
 }
-REACHES: Mapping[Reach, str] = {
-    Reach.ALL_INPUTS: "proved for every input of the stated domain, with no limit on size",
-    Reach.BOUNDED: "proved for every input up to the stated bounds; nothing is said beyond them",
-    Reach.SAMPLED: "run on real kernels at the inputs that were drawn; no other input is covered",
-}
 STRATEGIES: Mapping[str, str] = {
-    "exhaustive": "every path up to the bounds, over the rationals: no rounding",
+    "exhaustive": "every path, over integers and rationals: no rounding; the run tells whether it was an induction",
     "stub_float": "every float operation is replaced by a rounding stub, which is a checked claim of its own",
     "compositional": "claims already proved stand for the parts that they speak about",
     "bounded_int": "integers up to the bounds",
     "bit_precise": "IEEE 754 arithmetic, bit for bit",
-    "induction": "one step from any state that satisfies the invariant: every length, every number of cycles",
     "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
     "bit_exhaustive": "a 16-bit format: the exact worst case over every input up to the bounds decides",
     "step_contract": "each named step contract is tried on directed steps and rests on evidence that is checked again",
@@ -98,7 +104,7 @@ def _word(word: str) -> Iterator[str]:
     if upper in list(Effect):
         yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
     if lower in list(Reach):
-        yield f"{lower}, a reach: {REACHES[Reach(lower)]}."
+        yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
     for exit_ in Exit:
         if word in (exit_, str(EXIT_CODE[exit_])):
             yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
@@ -146,6 +152,11 @@ def _justification(stats: Stats) -> Iterator[str]:
     """What stands behind a proof."""
     from gradproof.verdict.judge import lemma_lines, words
 
+    if stats.scope is not None:
+        yield f"  {scope_words(stats.scope.read())}"
+    for row in stats.fields:
+        name = f"{row.type}.{row.field}".lstrip(".")
+        yield f"    {name}: " + ("free" if row.free else f"not free, it is {', '.join(row.values) or 'one value'}")
     if stated := words(stats):
         yield f"  backed by: {stated}"
         yield from (f"    {line}" for line in lemma_lines(stats))

@@ -28,6 +28,7 @@ from gradproof.contract.schema import (
     FieldStrategy,
     Gate,
     Harness,
+    InputsShape,
     LayersShape,
     Metadata,
     Obligation,
@@ -56,6 +57,7 @@ class Contract:
     falsification_tests: Sequence[FalsificationTest]
     gate: Gate | None
     subjects: Mapping[str, str]
+    inputs: InputsShape
     warnings: list[Problem]
     places: Mapping[str, tuple[int, int]]
 
@@ -99,6 +101,7 @@ def load(path: Path) -> Contract:
         falsification_tests=made.falsification_tests,
         gate=made.qa_gate,
         subjects=made.subjects.stated(),
+        inputs=made.inputs,
         warnings=warnings,
         places=places(root),
     )
@@ -206,7 +209,7 @@ CODES = {
 def uses_ours(root: Node) -> bool:
     """Whether the contract uses any key, or any value, of our dialect."""
     marks = [
-        _has(root, {"subjects", "stubs", "step_proofs"}),
+        _has(root, {"subjects", "inputs", "stubs", "step_proofs"}),
         any(_has(n, {"assumptions"}) for _, n in root.pairs("equations")),
         any(_has(n, {"assumptions", "layers"}) for n in root.items("proof_obligations")),
         any(isinstance(t.value, list) for n in root.items("proof_obligations") if (t := n.get("tolerance"))),
@@ -233,8 +236,12 @@ def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Probl
         return None, [_problem(root, model, dict(d), shown) for d in details]
 
 
-GONE = {"domains": "remove it: steps are proved over whole tensors, and no domain is chosen any more"}
-"""Keys of contracts that older versions wrote, and what to do."""
+GONE = {
+    "domains": "remove it: steps are proved over whole tensors, and no domain is chosen any more",
+    "reach": "remove it: the reach of a proof follows from what its harness did, and a gate asks for one under `least`",
+    "induction": "write exhaustive: whether a proof is an induction follows from what its harness did",
+}
+"""Keys and words of contracts that older versions wrote, and what to do."""
 
 
 def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: str) -> Problem:
@@ -246,7 +253,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if kind == "extra_forbidden":
         known = keys_at(model, path[:-1])
         near = difflib.get_close_matches(name, known, 1)
-        help = f"did you mean {near[0]!r}?" if near else GONE.get(name, "remove it, or correct its name")
+        help = GONE.get(name) or (f"did you mean {near[0]!r}?" if near else "remove it, or correct its name")
         return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
         code = _missing(path)
@@ -261,7 +268,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if kind in ("literal_error", "enum"):
         expected = str(context.get("expected"))
         near = difflib.get_close_matches(str(value), expected.replace(" or ", ", ").replace("'", "").split(", "), 1)
-        help = f"did you mean {near[0]!r}?" if near else "use one of these"
+        help = GONE.get(str(value)) or (f"did you mean {near[0]!r}?" if near else "use one of these")
         return Problem(code, shown, line, col, found, expected, help)
     if code == "GP104":
         return Problem(code, shown, line, col, found, _expected(detail), _help_type(kind, value))

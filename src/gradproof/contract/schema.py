@@ -29,14 +29,15 @@ LayerName = Annotated[Layer, Field(strict=False)]  # a contract holds the word o
 ReachName = Annotated[Reach, Field(strict=False)]
 ExpectName = Annotated[Expect, Field(strict=False)]
 Strategy = Literal[
-    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain",
-    "bit_exhaustive", "step_contract",
+    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "linear_chain", "bit_exhaustive",
+    "step_contract",
 ]  # fmt: skip
 
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and a symbol that are drawn as nothing
 MAX_TIME_LIMIT = 3600
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_INPUT = re.compile(rf"({REFERENCE.pattern})|[A-Za-z_]\w*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
 IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -130,6 +131,7 @@ Text = Annotated[str, BeforeValidator(_nonblank)]
 LemmaName = Annotated[str, shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
 Ident = Annotated[str, shaped(IDENT, "letters, digits, dot, dash and underscore, at most 64")]
 Reference = Annotated[str, shaped(REFERENCE, "module.path:attribute")]
+InputName = Annotated[str, shaped(_INPUT, "module.path:Class, or the name of an argument")]
 Module = Annotated[str, shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -354,6 +356,23 @@ class Obligation(_Obligation):
     layers: LayersShape
 
 
+class FixedInput(ContractModel):
+    """The value of an input that no harness frees, and why it stands for every other."""
+
+    value: Text
+    reason: Text
+
+
+class InputsShape(ContractModel):
+    """What some harness must free: `of` names dataclasses, each field of which counts, and arguments.
+
+    `fixed` has the exceptions, by names such as Config.max_norm.
+    """
+
+    of: list[InputName] = []
+    fixed: dict[Ident, FixedInput] = {}
+
+
 class PhaseShape(ContractModel):
     name: Text
     description: str = ""
@@ -424,14 +443,13 @@ class StubClause(CheckEntry):
 
 
 class Harness(ClaimEntry):
-    """A bounded or unbounded proof. `reach` is None when the row does not state it."""
+    """A proof. How far it reaches follows from what its run did."""
 
     property: Text
     bound: Positive
     strategy: Strategy
     solver: Solver
     stubs: list[Ident] = []
-    reach: ReachName | None = None
 
 
 class FieldTest(ContractEntry):
@@ -511,6 +529,7 @@ class FieldRoot(_Root):
 
 class OursRoot(_Root):
     subjects: SubjectsShape = SubjectsShape()
+    inputs: InputsShape = InputsShape()
     equations: dict[str, OursEquation] = {}
     proof_obligations: list[Obligation] = []
     stubs: list[StubClause] = []

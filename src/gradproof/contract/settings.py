@@ -48,7 +48,8 @@ from gradproof.contract.schema import KEYS, Least, SettingsShape, Waiver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer, Reach
 
-REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
+REACHES = tuple(Reach)
+"""From the furthest."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -140,6 +140,59 @@ class Finding:
     replays: list[dict[str, Any]] = field(default_factory=list)
     measurements: list[dict[str, Any]] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a harness did over all its paths, from which the reach and the label of its answer follow.
+
+    `inputs`: how many inputs were free. `bounds`: those that it read. `numbers`: the choices that it made among
+    numbers. `cases`: its paths. `base`, `step`, `direct` and `other`: the checks that it asked in an induction, in a
+    direct claim, and elsewhere; of a step and of a direct claim those that ask of something free.
+    """
+
+    inputs: int
+    bounds: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    cases: int = 1
+    base: int = 0
+    step: int = 0
+    direct: int = 0
+    other: int = 0
+
+    @property
+    def reach(self) -> Reach:
+        """All inputs by an induction or a direct claim alone, with no size beside it; nothing free is chosen values."""
+        if not self.inputs:
+            return Reach.CHOSEN
+        sizes = {*self.bounds} - {"transitions"}
+        whole = (self.base and self.step) or self.direct
+        return Reach.BOUNDED if sizes or self.numbers or self.other or not whole else Reach.ALL_INPUTS
+
+    @property
+    def label(self) -> str:
+        """The reach in words."""
+        if self.reach is Reach.CHOSEN:
+            return f"checked at {self.cases} chosen value{'s' * (self.cases != 1)}"
+        if self.reach is Reach.BOUNDED:
+            return "proved for every input up to the bounds"
+        return "proved for all inputs" + " by induction" * bool(self.step)
+
+
+def scope_words(scope: Scope) -> str:
+    """What a harness did, in one line."""
+    asked = [f"{part} {n}" for part in ("base", "step", "direct", "other") if (n := getattr(scope, part))]
+    parts = [f"{scope.label}: {scope.inputs} free inputs", f"checks: {', '.join(asked) or 'none'}"]
+    parts += [f"bounds read: {', '.join(scope.bounds)}"] if scope.bounds else []
+    parts += [f"chosen among numbers: {', '.join(scope.numbers)}"] if scope.numbers else []
+    return "; ".join(parts)
+
+
+def reach_shown(scope: Scope | None, lemmas: Iterable[str]) -> Reach:
+    """The reach that follows from what a harness did; without a scope, from the lemmas: those of a table have an N."""
+    if scope is not None:
+        return scope.reach
+    return Reach.BOUNDED if any(name.endswith("/table") for name in lemmas) else Reach.ALL_INPUTS
 
 
 class Resolver(Protocol):

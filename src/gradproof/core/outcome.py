@@ -85,7 +85,16 @@ class Reach(StrEnum):
 
     ALL_INPUTS = "all inputs"
     BOUNDED = "bounded"
+    CHOSEN = "chosen values"
     SAMPLED = "sampled"
+
+
+REACH_MEANING: Mapping[Reach, str] = {
+    Reach.ALL_INPUTS: "Proved for every input of the stated domain, with no limit on size.",
+    Reach.BOUNDED: "Proved for every input up to the stated bounds; nothing is said beyond them.",
+    Reach.CHOSEN: "Computed at the concrete values that the harness chose; nothing is proved of any other.",
+    Reach.SAMPLED: "Run on real kernels, or evaluated modulo a prime, at inputs that were drawn; no other is covered.",
+}
 
 
 class Layer(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gradproof.core.check import Check
+from gradproof.core.check import Check, reach_shown
 from gradproof.core.outcome import Kind, Outcome, Reach
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ Objection = tuple[Outcome, str]
 
 _PROOFS = (Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
 _CONTROLLED = (*_PROOFS, Kind.TORCH)
-_BOUNDED = frozenset({
-    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "linear_chain", "bit_exhaustive",
-    "recorded step",
-})  # fmt: skip
 _ORDER = (Outcome.ERROR, Outcome.VACUOUS, Outcome.WEAK)
 
 
@@ -64,13 +60,19 @@ def _contradictions(check: Check, finding: EvidenceFinding) -> Iterator[Objectio
 
 
 def _too_far(check: Check, finding: EvidenceFinding) -> str:
-    """Why the stated reach is beyond what checks of this kind and strategy can show; an empty text where it is not."""
-    reach = finding.reach
+    """Why the stated reach is not what the run shows; an empty text where it is."""
+    reach, stats = finding.reach, finding.stats
     if check.kind is Kind.TORCH and reach not in (None, Reach.SAMPLED):
         return f"it is a measurement, and its reach is {reach}"
-    if check.kind in _PROOFS and reach == Reach.ALL_INPUTS and check.strategy in _BOUNDED:
-        return f"its strategy is {check.strategy}, and its reach is {reach}"
-    return ""
+    if check.kind in (Kind.CROSSHAIR, Kind.TRACE) and reach is Reach.ALL_INPUTS:
+        return f"a check of the kind {check.kind} has bounds, and its reach is {reach}"
+    if check.kind not in (Kind.SMT, Kind.STUB) or reach is None:
+        return ""
+    if stats.scope is None and check.strategy != "step_contract":
+        return "nothing in it says what the harness did"
+    scope = None if stats.scope is None else stats.scope.read()
+    shown = reach_shown(scope, [row.name for row in stats.lemmas])
+    return "" if reach is shown else f"its reach is {reach}, and what the harness did shows {shown}"
 
 
 def _empty(check: Check, finding: EvidenceFinding) -> Iterator[Objection]:

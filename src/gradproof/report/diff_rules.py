@@ -181,7 +181,7 @@ class ChangeShape(DocumentModel):
 
 PRESENCE = (present, excuse, unclear)
 CHECKS = ("stubs", "kani_harnesses", "step_proofs", "falsification_tests")
-by_reach = ranked(*map(str, (Reach.SAMPLED, Reach.BOUNDED, Reach.ALL_INPUTS)))
+by_reach = ranked(*map(str, reversed(Reach)))
 by_expect = ranked(str(Expect.REFUTED), str(Expect.HOLDS), worse="flipped", better="flipped")
 by_effect = ranked(*map(str, EFFECTS), worse="worse", better="better")
 yes = ranked(False, True, worse="lost", better="gained")
@@ -210,7 +210,6 @@ def _check(section: str) -> tuple[Rule, ...]:
         Rule(f"{at}.mutants", "mutant", more),
         Rule(f"{at}.stubs", "stub", fewer),
         Rule(f"{at}.assumptions", "assumption", fewer),
-        Rule(f"{at}.reach", "reach", by_reach),
         Rule(f"{at}.params.**", "parameter", data),
         Rule(f"{at}.formats", "format", more),
         Rule(f"{at}.lemmas", "lemma", more),
@@ -271,6 +270,10 @@ CONTRACT: tuple[Rule, ...] = (
     *(Rule(f"metadata.{name}", "words", words) for name in ("version", "created", "author", "description")),
     Rule("metadata.references", "words", words),
     Rule("subjects.**", "subject", undecided),
+    Rule("inputs.of", "free input", more),
+    Rule("inputs.fixed.*", "fixed input", excuse),
+    Rule("inputs.fixed.*.value", "fixed input", undecided),
+    Rule("inputs.fixed.*.reason", "words", words),
     Rule("equations.*", "equation", present),
     Rule("equations.*.invariants", "invariant", more),
     Rule("equations.*.postconditions", "postcondition", more),

@@ -13,7 +13,7 @@ from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.timeline import Tick, Timeline, from_json
 from gradproof.report.consistency import Report, effect_of
 from gradproof.report.text import anchor, clean, heads, one_line
-from gradproof.report.views import outcome_words, reach_words
+from gradproof.report.views import label, outcome_words
 
 # -- The kill matrix: which check killed which mutant, which let it live, which has not tried it.
 PARTS = ("survived", "killed_by", "not_tried")
@@ -179,7 +179,7 @@ def _story(report: Report, ob: Mapping[str, Any] | None, checks: list[Mapping[st
 def _answers(checks: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, Effect, tuple[str, ...]], ...]:
     found: dict[tuple[str, Effect], list[str]] = {}
     for check in checks:
-        words = f"{outcome_words(check)}, {reach_words(check)}"
+        words = f"{outcome_words(check)}, {label(check)}"
         found.setdefault((words, effect_of(check)), []).append(check["id"])
     order = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
     rows = sorted(found.items(), key=lambda row: order.index(row[0][1]))

@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gradproof.core.check import entry_of
-from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.core.check import Scope, entry_of
+from gradproof.core.outcome import (
+    EXIT_MEANING,
+    MEANING,
+    NO_WORKSPACE,
+    REACH_MEANING,
+    Effect,
+    Exit,
+    Expect,
+    Layer,
+    Outcome,
+    Reach,
+)
 from gradproof.core.schemas.evidence import Stats
 from gradproof.report.consistency import Report, effect_of, required_ids, waived_ids, worst
 from gradproof.report.rounding import assumed
@@ -134,12 +145,14 @@ LAYER_TITLE: Mapping[Layer, str] = {
 REACH_WORDS: Mapping[Reach, str] = {
     Reach.ALL_INPUTS: "proved, all inputs",
     Reach.BOUNDED: "proved, bounded",
+    Reach.CHOSEN: "checked at chosen values",
     Reach.SAMPLED: "sampled",
 }
-REACH_MEANING: Mapping[Reach, str] = {
-    Reach.ALL_INPUTS: "Proved for every input of the stated domain, with no limit on size.",
-    Reach.BOUNDED: "Proved for every input up to the stated bounds; nothing is said beyond them.",
-    Reach.SAMPLED: "Run on real kernels, or evaluated modulo a prime, at inputs that were drawn; no other is covered.",
+LABELS: Mapping[Reach, str] = {
+    Reach.ALL_INPUTS: "proved for all inputs",
+    Reach.BOUNDED: "proved for every input up to the bounds",
+    Reach.CHOSEN: "checked at chosen values",
+    Reach.SAMPLED: "sampled",
 }
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 RUN_STATE_WORDS = {
@@ -268,6 +281,15 @@ def reach_words(check: Mapping[str, Any]) -> str:
     if Outcome(check["outcome"]) is Outcome.REFUTED:
         return "counterexample"
     return REACH_WORDS[Reach(check["reach"])] if check.get("reach") else "no reach stated"
+
+
+def label(check: Mapping[str, Any]) -> str:
+    """How far the answer goes in full words, derived from what the harness did where it is a solver's proof."""
+    words, scope = reach_words(check), check.get("stats", {}).get("scope")
+    reach = next((r for r, known in REACH_WORDS.items() if known == words), None)
+    if reach is None:
+        return words
+    return Scope(**scope).label if scope else LABELS[reach]
 
 
 def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> CellView:

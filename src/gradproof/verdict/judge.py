@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from gradproof.contract.schema import Least, Waiver
+from gradproof.contract.schema import InputsShape, Least, Waiver
 from gradproof.contract.settings import REACHES, Demands
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
@@ -30,7 +30,7 @@ from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.plan import Clause, GateCriterion, KnownLemma, Policy, outdated, shortcoming
 
 if TYPE_CHECKING:
-    from gradproof.core.schemas.evidence import EvidenceFinding, ReplyRow, Stats
+    from gradproof.core.schemas.evidence import EvidenceFinding, FreeField, ReplyRow, Stats
 
 _MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
@@ -330,10 +330,57 @@ def _uncovered(
                 reasons.append(f"{row.id} x {layer}: {cell.reason}")
     if obligations and all(row.waived and not row.discharged for row in obligations.values()):
         reasons.append("every obligation is waived in every layer, and nothing is shown")
+    reasons += unfreed(policy.inputs, rulings)
     reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
     if policy.gate_check is not None and policy.gate_check not in rulings:
         reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")
     return reasons
+
+
+FREE = "a symbolic number in a harness that holds (of words and whole numbers: several values)"
+
+
+def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling]) -> list[str]:
+    """Inputs that no discharged proof frees and no reason excuses, and reasons that excuse nothing (any more)."""
+    seen: dict[str, list[tuple[str, FreeField]]] = {}
+    found: list[str] = []
+    for kind in inputs.of:
+        rows = [(check, row) for check, row in _cases(rulings) if kind == (row.type or row.field)]
+        for check, row in rows:
+            name = f"{row.type.rpartition(':')[2]}.{row.field}".lstrip(".")
+            seen.setdefault(name, []).append((check, row))
+        if not rows:
+            help = "call k.scenario with it in a harness, or see why none holds"
+            found.append(f"input {kind}: no harness that holds has one in its case; expected: {FREE}; {help}")
+    for name, cases in seen.items():
+        free = [check for check, row in cases if row.free]
+        values = ", ".join(dict.fromkeys(v for _, row in cases for v in row.values)) or "one value"
+        fixed = inputs.fixed.get(name)
+        if fixed is None and not free:
+            help = (
+                f"free it in one of {', '.join(check for check, _ in cases[:4])}, or give a reason under inputs.fixed"
+            )
+            found.append(f"input {name}: every harness has {values}; expected: {FREE}; {help}")
+        elif fixed is not None and free:
+            found.append(
+                f"input {name}: it is fixed with a reason, and {free[0]} frees it; remove it from inputs.fixed"
+            )
+        elif fixed is not None and fixed.value != values:
+            found.append(
+                f"input {name}: it is fixed at {fixed.value}, and the harnesses have {values}; correct the value"
+            )
+    others = dict.fromkeys(row.type for _, row in _cases(rulings) if row.type and row.type not in inputs.of)
+    found += [f"input {kind}: a harness has one in its case; name it under inputs.of" for kind in others if inputs.of]
+    unknown = [name for name in inputs.fixed if name not in seen]
+    return found + [f"input {name}: it is fixed with a reason, and no harness has it; remove it" for name in unknown]
+
+
+def _cases(rulings: Mapping[str, Ruling]) -> Iterator[tuple[str, FreeField]]:
+    """What the harnesses of discharged proofs had in their cases."""
+    for name, ruling in rulings.items():
+        evidence, holds = ruling.status.evidence, ruling.outcome is Outcome.HOLDS
+        if evidence is not None and holds and ruling.effect is Effect.DISCHARGED:
+            yield from ((name, row) for row in evidence.finding.stats.fields)
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gradproof.contract.schema import Least, Required
+from gradproof.contract.schema import InputsShape, Least, Required
 from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, demands_of, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
@@ -119,7 +119,6 @@ def _stub(contract: Contract, row: StubClause) -> Check:
 
 def _harness(contract: Contract, row: Harness) -> Check:
     kind = Kind.CROSSHAIR if row.solver == "crosshair" else Kind.SMT
-    more = {} if row.reach is None else {"reach": str(row.reach)}
     stubs = [s.raw for name in row.stubs for s in contract.stubs if s.id == name]
     return _check(
         contract,
@@ -130,7 +129,7 @@ def _harness(contract: Contract, row: Harness) -> Check:
         title=row.property,
         strategy=row.strategy,
         stubs=tuple(row.stubs),
-        params={**row.params, **more},
+        params=row.params,
         text={**_text(contract, row.named, row.raw), "stubs": stubs},
         depends=tuple(row.stubs),
     )
@@ -261,7 +260,7 @@ class GateCriterion:
     obligations: tuple[str, ...]
 
 
-NOTHING = Required()
+NOTHING, NO_INPUTS = Required(), InputsShape()
 
 
 @dataclass(frozen=True)
@@ -298,7 +297,7 @@ class Policy:
 
     `justification`: what must stand behind the proofs of some strategies. `dependencies`: the contracts that this one
     builds on; one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract.
-    `lemmas`: those that there are, so that judging asks for nothing.
+    `inputs`: what some harness must free. `lemmas`: those that there are, so that judging asks for nothing.
     """
 
     profile: str
@@ -310,6 +309,7 @@ class Policy:
     justification: Required = NOTHING
     dependencies: tuple[Dependency, ...] = ()
     demands: Demands = NONE
+    inputs: InputsShape = NO_INPUTS
     lemmas: Mapping[str, KnownLemma] = field(default_factory=known_lemmas)
 
 
@@ -323,12 +323,13 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
     demands = together([own, more], more.now)
     clauses = _clauses(contract, profile, demands)
     if gate is None:
-        return Policy(profile, clauses, demands=demands)
+        return Policy(profile, clauses, demands=demands, inputs=contract.inputs)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(GateCriterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
     return Policy(
-        profile, clauses, criteria, falsification_id(gate), justification=gate.require or NOTHING, demands=demands
-    )
+        profile, clauses, criteria, falsification_id(gate), justification=gate.require or NOTHING, demands=demands,
+        inputs=contract.inputs,
+    )  # fmt: skip
 
 
 def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:

@@ -177,7 +177,7 @@ def test_field_contract_loads_and_lists_its_gaps() -> None:
     ("old", "new"),
     [
         ("  - type: ordering", "  - type: ordering\n    assumptions: [none]"),
-        ("    strategy: exhaustive", "    strategy: induction"),
+        ("    strategy: exhaustive", "    strategy: bit_precise"),
         ("    solver: cadical", "    solver: crosshair"),
         ("    tolerance: 1.0e-6", "    tolerance: [{dtype: fp32, value: 1.0e-6, metric: linf}]"),
         ("  checks: [norm", "  seeded_bug: x\n  checks: [norm"),
@@ -239,6 +239,10 @@ EDITS = {
     "unknown type": ("type: invariant", "type: invarient  # !GP105:11"),
     "unknown applies_to": ("applies_to: all", "applies_to: everything  # !GP105:17"),
     "unknown strategy": ("strategy: stub_float", "strategy: magic  # !GP105:15"),
+    "strategy that only claims": ("strategy: stub_float", "strategy: induction  # !GP105:15"),
+    "reach that is typed": ("strategy: stub_float", "strategy: stub_float\n    reach: all inputs  # !GP101:5"),
+    "input that is no name": ("equations:", "inputs: {of: [../x]}  # !GP122:15\nequations:"),
+    "fixed input without a reason": ("equations:", 'inputs: {fixed: {C.n: {value: "1"}}}  # !GP106:18\nequations:'),
     "unknown solver": ("solver: crosshair", "solver: cadical  # !GP105:13"),
     "unknown expect": ("expect: refuted", "expect: refused  # !GP105:13"),
     "unknown dtype to run": ("cpu: [fp32]", "cpu: [fp32, tf32]"),
@@ -267,7 +271,7 @@ EDITS = {
     "repeated tolerance": ("dtype: fp16", "dtype: fp32"),
     "requirement of no harness": (
         "  seeded_bug: missing_scale",
-        "  seeded_bug: missing_scale\n  require: {second_solver: [induction]}  # !GP135:29",
+        "  seeded_bug: missing_scale\n  require: {second_solver: [bit_precise]}  # !GP135:29",
     ),
     "certificate of a strategy that has none": (
         "  seeded_bug: missing_scale",

@@ -110,7 +110,7 @@ def test_two_answers_to_one_claim_take_neither(
     first = other(whole, tmp_path / "a", answer)
     for i, finding in enumerate([
         refutation,
-        lambda c: answer(c, reach=Reach.SAMPLED),
+        lambda c: answer(c, reach=Reach.CHOSEN),
         lambda c: answer(c, controls=[]),  # WEAK, by the audit
         lambda c: Finding(Outcome.SPURIOUS, "it does not replay"),
     ]):  # fmt: skip

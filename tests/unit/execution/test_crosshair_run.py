@@ -206,6 +206,19 @@ def small(subject: Any) -> Callable[..., bool]:
     return contract
 
 
+def without_arguments(subject: Any) -> Callable[..., bool]:
+    """A harness of which nothing is free."""
+
+    def contract() -> bool:
+        """
+        post: _
+        """
+        batch = MicroBatch(2, (2,))
+        return bool(subject.run((0,), [batch], Config(n=1, buffer_format="fp64"), (0,)).losses == [2])
+
+    return contract
+
+
 def reached(subject: Any) -> Callable[..., bool]:
     """Something that happens."""
 
@@ -298,6 +311,15 @@ def test_a_harness_that_is_not_sound_never_holds(harness: Factory, tables: Any, 
     finding = own(harness, **tables)
     assert finding.outcome is outcome, finding.reason
     assert why in finding.reason
+
+
+@pytest.mark.parametrize(("harness", "reach"), [(without_arguments, Reach.CHOSEN), (small, Reach.BOUNDED)])
+def test_a_contract_without_arguments_is_checked_at_chosen_values(
+    monkeypatch: pytest.MonkeyPatch, harness: Factory, reach: Reach
+) -> None:
+    answer = crosshair_run.Answer(Outcome.HOLDS, "confirmed")
+    monkeypatch.setattr(crosshair_run, "consult", lambda *args: answer)
+    assert own(harness, **TABLES).reach is reach
 
 
 def test_a_confirmation_that_samples_contradict_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,7 @@ def test_a_path_whose_assumptions_contradict_each_other_is_known() -> None:
 
 def test_an_inductive_step_reads_no_bound() -> None:
     check = claim(transitions=1)
-    assert explore(lambda k: k.inductive(lambda: None, lambda: k.check("C", True)), check).inductive
+    assert explore(lambda k: k.inductive(lambda: None, lambda: k.check("C", True)), check).parts == {"base", "step"}
     with pytest.raises(TypeError, match="reads the bound 'n'"):
         explore(lambda k: k.inductive(lambda: None, lambda: k.upto("n")), check)
     with pytest.raises(ValueError, match="one transition"):

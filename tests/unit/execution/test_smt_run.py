@@ -359,12 +359,6 @@ def test_a_path_that_checks_for_nothing_is_vacuous() -> None:
     assert "path of [2]" in finding.reason
 
 
-def test_the_word_induction_alone_is_not_a_reach() -> None:
-    finding = toy(doubled, lambda x: 2 * x, strategy="induction")
-    assert finding.outcome is Outcome.VACUOUS
-    assert "makes no inductive step" in finding.reason
-
-
 def test_a_stubbed_claim_names_one_stub() -> None:
     check = replace(claim("symbolic.accumulation.loop:numerical_equivalence", strategy="stub_float"), stubs=("S", "S"))
     with pytest.raises(GradproofError, match="GP302"):

@@ -71,8 +71,6 @@ def test_each_kind_of_row_gets_its_verdict(toy: Workspace) -> None:
     assert "x = 7" in str(found[REFUTING].checks[0].counterexample)
     uncounted = {basis for basis, r in found.items() if not r.counts}
     assert uncounted == {"figures: [{compute: 12 / 8, at_least: 3}]", "why: nobody knows"}
-    contract = next(toy.root.glob("proofs/*/contract.yaml"))
-    contract.write_text(contract.read_text().replace("strategy: stub_float", "strategy: induction"))
     reaching(toy, "K-1", Reach.ALL_INPUTS)
     assert only_row(toy, STATED, "PROVED for all inputs").effect == "DISCHARGED"
     assert only_row(toy, STATED).effect == "OPEN"

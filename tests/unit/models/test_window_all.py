@@ -66,7 +66,7 @@ def claim(harness: str, subject: str = "", mutants: tuple[str, ...] = (), expect
         "a test",
         f"symbolic.accumulation.window:{harness}",
         f"models.accumulation.window_bugs:{subject or LOOPS.get(harness, 'TABLE')}",
-        strategy="induction",
+        strategy="exhaustive",
         bounds=tuple(Bound(name, value, "a test") for name, value in BOUNDS.items()),
         mutants=mutants,
         params={

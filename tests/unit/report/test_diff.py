@@ -71,8 +71,6 @@ EDITS: dict[str, tuple[str, str, str, Direction]] = {
                           "required justification", S),
     "a removed layer": ("ci: [smt, cpu]", "ci: [smt]", "layer", W),
     "expect flipped": ('"symbolic.toy:a_is_one"', '"symbolic.toy:a_is_one"\n    expect: refuted', "expect", W),
-    "a lower reach": ("    mutants: [bug]\n    time_limit: 200\n  - id: K-2",
-                      "    mutants: [bug]\n    reach: bounded\n    time_limit: 200\n  - id: K-2", "reach", S),
     "an added assumption": ("[finite]", "[finite, sorted]", "assumption", W),
     "an added assumption of a check": ("[small]", "[small, sorted]", "assumption", W),
     "an added assumption of an equation": ("[a1]", "[a1, a2]", "assumption", W),

@@ -181,7 +181,7 @@ def evidence(folder: Path, finding: Finding, **changed: Any) -> Path:
 
 def test_evidence_files_are_compared_where_there_is_no_report(tmp_path: Path) -> None:
     one = evidence(tmp_path / "a", answer(check()))
-    for i, (finding, kind) in enumerate([(answer(check(), reach=Reach.SAMPLED), "reach"),
+    for i, (finding, kind) in enumerate([(answer(check(), reach=Reach.CHOSEN), "reach"),
                                          (Finding(Outcome.TIMEOUT, "late"), "outcome"),
                                          (refutation(check()), "outcome")]):  # fmt: skip
         other = evidence(tmp_path / f"b{i}", finding)

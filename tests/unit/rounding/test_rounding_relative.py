@@ -41,7 +41,7 @@ def proved(harness: str, subject: str = "", limit: float = 60.0) -> Finding:
     return smt_run.run(
         Check(
             "T-1", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "a test", harness, f"{home}:{subject or reference}",
-            strategy="induction", mutants=() if subject else named, time_limit=limit, expect=Expect.HOLDS,
+            strategy="exhaustive", mutants=() if subject else named, time_limit=limit, expect=Expect.HOLDS,
             bounds=tuple(Bound(n, v, "a test") for n, v in (("transitions", 1), ("branches", 12), ("paths", 64))),
             params={"empty": f"{home}:{empty}", "mutants": f"{home}:{mutants}", "subjects": {},
                     "controls_off": bool(subject)},

@@ -26,7 +26,7 @@ BOTH = replace(POLICY, clauses=(Clause("T-1", (Layer.SMT, Layer.CUDA)),))
 
 def proof(reach: Reach = Reach.BOUNDED, value: int = 8) -> tuple[Check, EvidenceStatus]:
     one = check("K-1", bounds=(Bound("micro_batches", value, "toy"),))
-    return one, dated(stands(one, replace(answer(one), reach=reach)), NOW)
+    return one, dated(stands(one, answer(one, reach=reach)), NOW)
 
 
 def dated(status: EvidenceStatus, when: datetime) -> EvidenceStatus:
@@ -47,7 +47,7 @@ def judged(*pairs: tuple[Check, EvidenceStatus | None], policy: Policy, **demand
     return verdict(*pairs, gate, policy=replace(policy, demands=asked), gate=False)
 
 
-REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
+REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.CHOSEN)
 
 
 @pytest.mark.parametrize("asked", REACHES)

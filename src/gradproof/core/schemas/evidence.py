@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, ValidationError, WrapValidator, model_validator
 
-from gradproof.core.check import Check
+from gradproof.core.check import Check, Scope
 from gradproof.core.outcome import EVIDENCE_SCHEMA, Expect, Kind, Layer, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Sha256
 
@@ -227,9 +227,42 @@ class Exhaustion(OpenMapping):
     numbers: Count
 
 
+class ScopeRow(EvidencePart):
+    """What a harness did: see `gradproof.core.check.Scope`."""
+
+    inputs: Count
+    bounds: list[str]
+    numbers: list[str]
+    cases: Count
+    base: Count
+    step: Count
+    direct: Count
+    other: Count
+
+    def read(self) -> Scope:
+        """The scope, which tells the reach."""
+        row = self.stated()
+        return Scope(**{**row, "bounds": tuple(self.bounds), "numbers": tuple(self.numbers)})
+
+
+class FreeField(EvidencePart):
+    """A field of a dataclass that a harness put into its case, or a named argument of it (`type` is empty then).
+
+    `free`: some value of it was a symbolic number that the assumptions do not pin, or, where it is no number, it had
+    several values. `values`: the concrete ones that were seen, at most 8.
+    """
+
+    type: str
+    field: str
+    free: bool
+    values: list[str]
+
+
 class Stats(OpenMapping):
     """What a method says of its run, and what a proof rests on."""
 
+    scope: ScopeRow | None = None
+    fields: list[FreeField] = Field(default_factory=list)
     solver: str = ""
     solvers: list[ReplyRow] = Field(default_factory=list)
     lemmas: list[LemmaRow] = Field(default_factory=list)

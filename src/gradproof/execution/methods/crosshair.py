@@ -338,6 +338,8 @@ def run(check: Check, workspace: Resolver) -> Finding:
     if not finding.reason:
         _judge_subject(trial, workspace, finding)
     if finding.outcome is Outcome.HOLDS:
+        if not inspect.signature(fresh(harness, reference)).parameters:
+            finding.reach = Reach.CHOSEN
         _judge_covers(trial, covers, finding)
     if finding.outcome is Outcome.HOLDS:
         finding.controls = [_control(trial, control, subject) for control, subject in controls]

@@ -10,8 +10,8 @@ Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -20,7 +20,8 @@ from gradproof.arith import smt
 from gradproof.arith.context import running
 from gradproof.arith.smt import SolverAnswer
 from gradproof.arith.soft import near_sqrt
-from gradproof.arith.symbolic import LemmaRequirements, OutOfRange, Rounder, Stub, Sym, as_bool
+from gradproof.arith.symbolic import LemmaRequirements, OutOfRange, Rounder, Stub, Sym, SymBool, as_bool
+from gradproof.execution.methods.free_inputs import CaseField, Row, settle
 
 
 class PathEnds(BaseException):
@@ -43,6 +44,7 @@ class Violated(BaseException):
         super().__init__(clause)
 
 
+BRIEF = 5.0  # seconds for a question that no verdict rests on
 FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
 
 
@@ -58,7 +60,7 @@ class Limits:
 
 @dataclass
 class ExploredPath:
-    """One run of the harness: decisions taken, conditions met, inputs made."""
+    """One run of the harness: decisions taken, conditions met, inputs made, and the part of the proof that it is in."""
 
     prefix: tuple[int, ...]
     taken: list[int] = field(default_factory=list)
@@ -67,13 +69,21 @@ class ExploredPath:
     inputs: dict[str, smt.Term] = field(default_factory=dict)
     roots: dict[str, Sym] = field(default_factory=dict)
     checks: int = 0
+    part: str = "other"
+    case: list[Row] = field(default_factory=list)
     over: bool = False
     given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
 
 
 @dataclass
 class Exploration:
-    """What an exploration saw. `violation` is the first failed check, if any."""
+    """What an exploration saw. `violation` is the first failed check, if any.
+
+    `inputs`: names of what was free. `numbers`: names of choices among numbers. `parts`: base, step and direct, as far
+    as the harness came to them. `asked`: checks of each part and of no part, without those of a part that holds a
+    concrete truth where something free is asked for. `fields`: what is known of the cases, for the paths that were
+    checked and have an input.
+    """
 
     paths: int = 0
     most_branches: int = 0
@@ -84,7 +94,11 @@ class Exploration:
     dead: list[list[Any]] = field(default_factory=list)
     undecided: int = 0
     used: set[str] = field(default_factory=set)
-    inductive: bool = False
+    inputs: set[str] = field(default_factory=set)
+    numbers: set[str] = field(default_factory=set)
+    asked: Counter[str] = field(default_factory=Counter)
+    parts: set[str] = field(default_factory=set)
+    fields: dict[tuple[str, str], CaseField] = field(default_factory=dict)
     violation: Violated | None = None
     stopped: Stopped | None = None
 
@@ -164,6 +178,27 @@ class Explorer:
             self.result.dead.append(list(self._path.options))
         elif answer is not SolverAnswer.SAT:
             self.result.undecided += 1
+        else:
+            settle(self.result.fields, self._path.case, self._varied)
+
+    def _varied(self, asked: Sequence[Any]) -> set[int]:
+        """The places of those numbers that are made of inputs, and that this path leaves more than one value."""
+        inputs = {t.get_id() for t in self._path.inputs.values()}
+        terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and _mentions(x.term, inputs)}
+        found: set[int] = set()
+        first = self._briefly([], terms) if terms else {}
+        for name in first:
+            if int(name) not in found:
+                x, was = asked[int(name)], first[name]
+                same = (x if was else ~x) if isinstance(x, SymBool) else x == was
+                other = self._briefly([smt.negate(as_bool(same))], terms)
+                found |= {int(n) for n, value in other.items() if value != first[n]}
+        return found
+
+    def _briefly(self, extra: list[smt.Term], wanted: dict[str, smt.Term]) -> dict[str, Any]:
+        """Values of some terms on this path; none where the solver finds none soon."""
+        left = min(BRIEF, self.limits.query_seconds, self.limits.deadline - time.process_time())
+        return smt.solve(self.facts() + extra, wanted, left).values if left > 0 else {}
 
     def rounder(self) -> Rounder:
         """The stub of this run. Raises RuntimeError in a run over the reals."""
@@ -252,6 +287,11 @@ class Explorer:
         if name in self._path.inputs:
             raise ValueError(f"two inputs are called {name!r}")
         self._path.inputs[name] = term
+        self.result.inputs.add(name)
+
+    def case(self, rows: Iterable[Row]) -> None:
+        """The fields of a case that the harness built on this path."""
+        self._path.case += rows
 
     def give(self, x: Sym) -> Sym:
         """A number for the harness, which must be the same when the path ends."""
@@ -266,7 +306,7 @@ class Explorer:
 
     def check(self, clause: str, condition: Any, label: str) -> None:
         """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
-        self._counted(clause)
+        self._counted(clause, condition)
         if condition is True:
             return
         reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
@@ -275,10 +315,23 @@ class Explorer:
         if reply.answer is not SolverAnswer.UNSAT:
             raise self._stop(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
 
-    def _counted(self, clause: str) -> None:
-        """One more check of a clause, on this path."""
+    @property
+    def part(self) -> str:
+        """The part of the proof that this path is in: `base`, `step`, `direct` or `other`."""
+        return self._path.part
+
+    def within(self, part: str, body: Callable[[], None]) -> None:
+        """Run one part of a proof: `base`, `step` or `direct`."""
+        self.result.parts.add(part)
+        outer, self._path.part = self._path.part, part
+        body()
+        self._path.part = outer
+
+    def _counted(self, clause: str, condition: Any) -> None:
+        """One more check of a clause, on this path. A step, or a direct proof, asks only where something is free."""
         self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
         self._path.checks += 1
+        self.result.asked[self._path.part] += self._path.part in ("base", "other") or not isinstance(condition, bool)
 
     def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
         self.result.violation = Violated(clause, label, values, list(self._path.options))
@@ -292,6 +345,19 @@ class Explorer:
         if reply.answer is SolverAnswer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
+
+
+def _mentions(term: smt.Term, inputs: set[int]) -> bool:
+    """Whether some part of a term is one of the inputs."""
+    left, seen = [term], set[int]()
+    while left:
+        one = left.pop()
+        if one.get_id() in inputs:
+            return True
+        if one.get_id() not in seen:
+            seen.add(one.get_id())
+            left += one.children()
+    return False
 
 
 def _fields(x: Sym) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +21,9 @@ from gradproof.arith.soft import Ratio, Soft
 from gradproof.arith.symbolic import Ieee, Sym, SymBool
 from gradproof.core.check import Check
 from gradproof.execution.methods.explore import Explorer
+from gradproof.execution.methods.free_inputs import rows
 
+PARTS = {"base": "the base of an induction", "step": "an inductive step", "direct": "a direct claim"}
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for every class that a Python program makes
 
 
@@ -48,9 +51,14 @@ class Kit(ABC):
         return self.claim.bound(name)
 
     def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
-        """Base and step of an induction: the only way to a reach of all inputs. Neither may read a bound."""
+        """Base and step of an induction. Neither may read a bound."""
         base()
         step()
+
+    def direct(self, claim: Callable[[], None]) -> None:
+        """A claim on single numbers, without any size: no induction is needed. It may read no bound and make no list
+        of inputs."""
+        claim()
 
     def tolerance(self, obligation: str, dtype: str) -> Fraction:
         """The contract's tolerance for `dtype`, exactly as written. Raises KeyError when none is stated."""
@@ -72,6 +80,13 @@ class Kit(ABC):
     def upto(self, name: str) -> int:
         """Every value 1 .. bound(name), one path each."""
         return int(self.choose(name, list(range(1, self.bound(name) + 1))))
+
+    @abstractmethod
+    def scenario(self, *case: Any, **named: Any) -> None:
+        """The case that a harness built: dataclasses, lists of them, and named arguments, as they go to the subject.
+
+        Three of them are the micro-batches, the configuration and the buffer of an accumulation loop.
+        """
 
     @abstractmethod
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Any:
@@ -99,11 +114,26 @@ class ExploringKit(Kit):
         return super().bound(name)
 
     def choose(self, name: str, options: Sequence[Any]) -> Any:
-        """One of several concrete options, one path each."""
-        return self.explorer.choose(list(options))
+        """One of several concrete options, one path each. A choice among numbers is recorded: see Scope."""
+        made = list(options)
+        if not all(map(_case_by_name, made)):
+            self.explorer.result.numbers.add(name)
+        return self.explorer.choose(made)
 
-    def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
-        """The case that a harness built. Nothing is done with it: only a replay needs it."""
+    def scenario(self, *case: Any, **named: Any) -> None:
+        """The case that a harness built: the evidence states what it freed of it."""
+        self.explorer.case(rows(case[:2], _arguments(case, named)))
+
+
+def _case_by_name(option: Any) -> bool:
+    """Whether an option is a case of a few, and no number of many: a word, a truth value, a member of an Enum."""
+    if isinstance(option, (list, tuple)):
+        return all(map(_case_by_name, option))
+    return option is None or isinstance(option, (str, bool, Enum))
+
+
+def _arguments(case: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"buffer": case[2], **named} if len(case) == 3 else named
 
 
 class SymbolicKit(ExploringKit):
@@ -112,26 +142,32 @@ class SymbolicKit(ExploringKit):
     def __init__(self, check: Check, explorer: Explorer) -> None:
         super().__init__(check, explorer)
         self.bits = check.strategy == "bit_precise"
-        self._unbounded = False
 
     def bound(self, name: str) -> int:
-        """The value of a bound, which then counts as used. Raises TypeError inside an inductive step."""
-        if self._unbounded:
-            raise TypeError(f"an inductive step reads the bound {name!r}: what it shows is bounded")
+        """The value of a bound, which then counts as used. Raises TypeError in an induction and a direct claim."""
+        if (part := self.explorer.part) != "other":
+            raise TypeError(f"{PARTS[part]} reads the bound {name!r}: what it shows is bounded")
         return super().bound(name)
 
     def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
-        """Base and step, during which no bound may be read; the run then counts as inductive.
+        """Base and step, during which no bound may be read.
 
         The bound `transitions` is the length of a step; raises ValueError unless it is 1.
         """
         if self.bound("transitions") != 1:
             raise ValueError("an inductive step is one transition; make the bound `transitions` 1")
-        self._unbounded = True
-        base()
-        step()
-        self._unbounded = False
-        self.explorer.result.inductive = True
+        self.explorer.within("base", base)
+        self.explorer.within("step", step)
+
+    def direct(self, claim: Callable[[], None]) -> None:
+        """A claim on single numbers, during which no bound may be read and no list of inputs be made."""
+        self.explorer.within("direct", claim)
+
+    def reals(self, name: str, count: int, lo: Any = None, hi: Any = None) -> tuple[Any, ...]:
+        """`count` real inputs. Raises TypeError in a direct claim: a list has a length."""
+        if self.explorer.part == "direct":
+            raise TypeError(f"a direct claim makes the list {name!r}, which has a length: what it shows is bounded")
+        return super().reals(name, count, lo, hi)
 
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Sym:
         """A real input in [lo, hi] (None: unbounded)."""
@@ -308,9 +344,10 @@ class ConcreteKit(Kit):
         slack, floor = SLACK[self.family]
         return bool(abs(x - y) <= slack * max(abs(x), abs(y), floor))
 
-    def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
-        """Keep the case in plain floats, for the replay on a real PyTorch step."""
-        self.case = case_of(batches, config, buffer)
+    def scenario(self, *case: Any, **named: Any) -> None:
+        """Keep micro-batches, configuration and buffer in plain floats, for the replay on a real PyTorch step."""
+        if len(case) == 3:
+            self.case = case_of(*case)
 
 
 def case_of(batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ FAMILIES = {
     "exhaustive": ("fraction", "float"),
     "compositional": ("fraction", "float"),
     "bounded_int": ("fraction",),
-    "induction": ("fraction",),
     "stub_float": ("soft",),
     "linear_chain": ("soft",),
     "bit_precise": ("soft",),

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from gradproof.arith import smt
-from gradproof.core.check import Check, Control, Finding, Resolver
+from gradproof.core.check import Check, Control, Finding, Resolver, Scope, reach_shown
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import Kind, Outcome, Reach
+from gradproof.core.outcome import Kind, Outcome
 from gradproof.core.timeline import as_json
 from gradproof.execution.methods.controls import drop_equivalent, named_controls, remaining, survivors
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
-from gradproof.execution.methods.harness import SymbolicKit
+from gradproof.execution.methods.free_inputs import stated
+from gradproof.execution.methods.harness import PARTS, SymbolicKit
 from gradproof.execution.methods.replay import Attempted, first_reproduced, instance, replayed, torch_replay
 from gradproof.rounding.lemma_store import LemmaRefused
 
 DOMAIN = {
-    "exhaustive": "rationals (no rounding)",
+    "exhaustive": "integers and rationals (no rounding)",
     "bounded_int": "integers",
     "stub_float": "floats, each rounding replaced by the stub",
     "bit_precise": "IEEE 754 floats, bit for bit",
-    "induction": "integers and rationals (no rounding)",
     "linear_chain": "floats, each rounding within half an ulp of its interval",
     "bit_exhaustive": "floats of a 16-bit format, every one of them",
     "step_contract": "steps of rounded operations: floats, and reals that are rounded",
@@ -130,9 +130,12 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
     stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
     stats |= trial.justification
+    stats |= {"fields": stated(result.fields)} if result.fields else {}
     stats |= {"rounded": sorted(result.operators)} if result.operators else {}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
-    reach = _reach(trial, result)
+    scope = None if check.strategy == "step_contract" else _scope(result)
+    reach = reach_shown(scope, [row["name"] for row in trial.justification.get("lemmas", ())])
+    stats |= {} if scope is None else {"scope": asdict(scope)}
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
     base.assumptions = [*check.assumptions]
     if result.stopped is not None:
@@ -160,12 +163,10 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
     return base
 
 
-def _reach(trial: Trial, result: Exploration) -> Reach:
-    """All inputs by induction, and by step contracts other than those of a table of N."""
-    if trial.check.strategy == "step_contract":
-        tables = any(row["name"].endswith("/table") for row in trial.justification.get("lemmas", ()))
-        return Reach.BOUNDED if tables else Reach.ALL_INPUTS
-    return Reach.ALL_INPUTS if result.inductive and trial.check.strategy == "induction" else Reach.BOUNDED
+def _scope(result: Exploration) -> Scope:
+    """What the harness did, as far as its reach follows from it."""
+    asked = {part: result.asked[part] for part in ("base", "step", "direct", "other")}
+    return Scope(len(result.inputs), tuple(sorted(result.used)), tuple(sorted(result.numbers)), result.paths, **asked)
 
 
 def _missing(check: Check, result: Exploration) -> str:
@@ -173,8 +174,8 @@ def _missing(check: Check, result: Exploration) -> str:
     unchecked = [o for o in check.obligations if o not in result.checked]
     if unchecked or not result.checked:
         return f"no path checks {', '.join(unchecked) or 'anything'}"
-    if check.strategy == "induction" and not result.inductive:
-        return "the strategy is induction, and the harness makes no inductive step"
+    if idle := [PARTS[part] for part in sorted(result.parts) if not result.asked[part]]:
+        return f"{idle[0]} asks nothing of what is free"
     unreached = [name for name, witness in result.covers.items() if witness is None]
     if unreached:
         return f"cover not reached: {'; '.join(unreached)}"

@@ -7,7 +7,7 @@ if none breaks the claim, nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,6 +17,7 @@ from gradproof.arith.linear import Linear, NonLinear, Within
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Stopped, Violated
+from gradproof.execution.methods.free_inputs import settle
 from gradproof.execution.methods.harness import LETTERS, ExploringKit
 from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.enumerated import AtMost, Enumerated, LinearDifference
@@ -54,10 +55,17 @@ class ChainExplorer(Explorer):
 
     def _live(self) -> None:
         """Inputs in a box always exist."""
+        if self._path.checks and not self._ended():
+            settle(self.result.fields, self._path.case, self._varied)
+
+    def _varied(self, asked: Sequence[Any]) -> set[int]:
+        """The places of those numbers that are inputs themselves."""
+        inputs = set(map(id, self.inputs.values()))
+        return {i for i, x in enumerate(asked) if id(x) in inputs}
 
     def decide(self, clause: str, condition: Any, label: str) -> None:
         """One claim. Raises Violated with the inputs that break it, or that are to be tried, NonLinear, or Stopped."""
-        self._counted(clause)
+        self._counted(clause, condition)
         if condition is False:
             raise self._broken(clause, label, {})
         if condition is not True:
@@ -108,6 +116,10 @@ class ChainKit(ExploringKit):
         """Raises NonLinear: a chain is as long as its bound says."""
         raise NonLinear("an induction is no chain")
 
+    def direct(self, claim: Callable[[], None]) -> None:
+        """Raises NonLinear: a chain is as long as its bound says."""
+        raise NonLinear("a chain has a length")
+
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Any:
         """A real in [-b, b], b the larger end. Raises NonLinear without bounds."""
         return self._input(name, None, lo, hi)
@@ -123,6 +135,7 @@ class ChainKit(ExploringKit):
             raise ValueError(f"two inputs are called {name!r}")
         made = Linear.input(name, fmt, max(abs(Fraction(lo)), abs(Fraction(hi))))
         self.explorer.inputs[name] = made
+        self.explorer.result.inputs.add(name)
         return made
 
     def assume(self, condition: Any) -> None:
@@ -305,6 +318,7 @@ class ExhaustKit(ChainKit):
             raise ValueError(f"two inputs are called {name!r}")
         made = Enumerated.input(name, fmt, Fraction(hi))
         self.explorer.inputs[name] = made
+        self.explorer.result.inputs.add(name)
         return made
 
 

@@ -64,11 +64,13 @@ class ClaimAnswer(StrEnum):
 _FOR = {
     Reach.ALL_INPUTS: ClaimAnswer.PROVED_ALL,
     Reach.BOUNDED: ClaimAnswer.PROVED_BOUNDED,
+    Reach.CHOSEN: ClaimAnswer.SAMPLED,
     Reach.SAMPLED: ClaimAnswer.SAMPLED,
 }
 _AGAINST = {
     Reach.ALL_INPUTS: ClaimAnswer.CONTRADICTED,
     Reach.BOUNDED: ClaimAnswer.CONTRADICTED,
+    Reach.CHOSEN: ClaimAnswer.SAMPLED_AGAINST,
     Reach.SAMPLED: ClaimAnswer.SAMPLED_AGAINST,
 }
 AGAINST = {ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.CONTRADICTED, ClaimAnswer.COMPUTED_OTHERWISE}

@@ -111,7 +111,7 @@ def _check(c: Mapping[str, Any]) -> tuple[object, ...]:
     solver = " ".join(filter(None, (str(c.get("solver") or ""), str(c.get("strategy") or ""))))
     run = views.freshness(c)
     stubs = ", ".join(c.get("stubs") or []) or "none"
-    reach, bounds = views.reach_words(c), views.bounds_words(c)
+    reach, bounds = views.label(c), views.bounds_words(c)
     covers, controls = views.covers_words(c), views.controls_words(c)
     return c["id"], state, reach, bounds, stubs, c.get("domain"), solver, covers, controls, seconds(c["seconds"]), run
 

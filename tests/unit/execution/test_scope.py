@@ -1,0 +1,311 @@
+"""How far a proof reaches follows from what its harness did: each way to claim more than that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+import pytest
+from toy_workspace import answer, check, recorded
+
+from gradproof.core.check import Bound, Check, Finding, Scope
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.evidence.audit import audit
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods.free_inputs import numeric
+from gradproof.report.views import label
+
+BY_INDUCTION = "proved for all inputs by induction"
+UP_TO = "proved for every input up to the bounds"
+
+
+@pytest.mark.parametrize(
+    ("scope", "reach", "words"),
+    [
+        (Scope(3, ("transitions",), base=1, step=1), Reach.ALL_INPUTS, BY_INDUCTION),
+        (Scope(3, base=1, step=1, direct=1), Reach.ALL_INPUTS, BY_INDUCTION),
+        (Scope(3, direct=1), Reach.ALL_INPUTS, "proved for all inputs"),
+        (Scope(3, ("transitions",), base=0, step=1), Reach.BOUNDED, UP_TO),
+        (Scope(3, ("transitions",), base=1, step=0), Reach.BOUNDED, UP_TO),
+        (Scope(3, ("transitions", "elements"), base=1, step=1), Reach.BOUNDED, UP_TO),
+        (Scope(3, ("transitions",), ("N",), base=1, step=1), Reach.BOUNDED, UP_TO),
+        (Scope(3, ("transitions",), base=1, step=1, other=1), Reach.BOUNDED, UP_TO),
+        (Scope(3, other=1), Reach.BOUNDED, UP_TO),
+        (Scope(0, ("transitions",), base=1, step=1), Reach.CHOSEN, "checked at 1 chosen value"),
+        (Scope(0, ("n",), ("n",), 8, other=8), Reach.CHOSEN, "checked at 8 chosen values"),
+    ],
+)
+def test_the_reach_and_its_label(scope: Scope, reach: Reach, words: str) -> None:
+    assert (scope.reach, scope.label) == (reach, words)
+    row = {
+        "outcome": "HOLDS",
+        "effect": "DISCHARGED",
+        "expect": "holds",
+        "reach": str(reach),
+        "stats": {"scope": asdict(scope)},
+    }
+    assert label(row) == words
+
+
+class Place:
+    """A workspace of this test's objects."""
+
+    def __init__(self, **objects: Any) -> None:
+        self.objects = {"mutants": {}} | objects
+
+    def resolve(self, name: str) -> Any:
+        return self.objects[name]
+
+
+def claim(*names: str) -> Check:
+    bounds = {"branches": 20, "paths": 20, "transitions": 1, "n": 3}
+    rows = tuple(Bound(name, value, "a test") for name, value in bounds.items() if name not in ("transitions", "n"))
+    rows += tuple(Bound(name, bounds[name], "a test") for name in names)
+    params = {"subjects": {"empty": "empty", "mutants": "mutants"}}
+    return Check(
+        "T-1", Kind.SMT, Layer.SMT, ("C",), "a test", "harness", "subject", strategy="exhaustive", bounds=rows,
+        params=params,
+    )  # fmt: skip
+
+
+def found(harness: Callable[[Any, Any], None], *names: str) -> Finding:
+    """The finding of a harness on a subject that doubles; the empty subject returns what it is given."""
+    place = Place(harness=harness, subject=lambda x: x + x, empty=lambda x: x)
+    finding = smt_run.run(claim(*names), place)
+    if finding.outcome is Outcome.HOLDS:
+        assert audit(claim(*names), recorded(claim(*names), finding).finding)[0] is Outcome.HOLDS
+    return finding
+
+
+def doubles(k: Any, subject: Any, x: Any) -> None:
+    k.cover("positive", x > 0)
+    k.check("C", k.same(subject(x), 2 * x), "doubles")
+
+
+def induction(k: Any, subject: Any) -> None:
+    x = k.real("x")
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x))
+
+
+def direct(k: Any, subject: Any) -> None:
+    x = k.real("x")
+    k.direct(lambda: doubles(k, subject, x))
+
+
+def beside(k: Any, subject: Any) -> None:
+    """An induction, and a check that is no part of it."""
+    induction(k, subject)
+    k.check("C", subject(1) == 2)
+
+
+def up_to_n(k: Any, subject: Any) -> None:
+    """An induction at each size up to a bound."""
+    k.upto("n")
+    induction(k, subject)
+
+
+def at_two_sizes(k: Any, subject: Any) -> None:
+    """An induction at sizes of the harness's own choice."""
+    k.choose("size", [2, 3])
+    induction(k, subject)
+
+
+def at_two_shapes(k: Any, subject: Any) -> None:
+    """An induction at pairs of sizes."""
+    k.choose("shape", [("a", 2), ("b", 3)])
+    induction(k, subject)
+
+
+class Side(Enum):
+    """Two cases that are all there are."""
+
+    LEFT = 1
+    RIGHT = 2
+
+
+def each_side(k: Any, subject: Any) -> None:
+    """An induction in every case of a few that have names."""
+    k.choose("side", list(Side))
+    k.choose("scaled and skipped", [(False, None), (True, "no")])
+    induction(k, subject)
+
+
+def at_values(k: Any, subject: Any) -> None:
+    """No input at all."""
+    x = k.choose("x", [1, 2, 3])
+    k.cover("positive", x > 0)
+    k.check("C", subject(x) == 2 * x)
+
+
+@pytest.mark.parametrize(
+    ("harness", "bounds", "words"),
+    [
+        (induction, ("transitions",), BY_INDUCTION),
+        (each_side, ("transitions",), BY_INDUCTION),
+        (direct, (), "proved for all inputs"),
+        (beside, ("transitions",), UP_TO),
+        (up_to_n, ("transitions", "n"), UP_TO),
+        (at_two_sizes, ("transitions",), UP_TO),
+        (at_two_shapes, ("transitions",), UP_TO),
+        (lambda k, subject: doubles(k, subject, k.real("x")), (), UP_TO),
+        (at_values, (), "checked at 3 chosen values"),
+    ],
+)
+def test_a_harness_is_labelled_by_what_it_did(harness: Any, bounds: tuple[str, ...], words: str) -> None:
+    finding = found(harness, *bounds)
+    assert finding.outcome is Outcome.HOLDS, finding.reason
+    scope = Scope(**finding.stats["scope"])
+    assert (finding.reach, scope.label) == (scope.reach, words)
+
+
+@pytest.mark.parametrize(
+    ("base", "step", "part"),
+    [
+        (lambda k: None, lambda k: k.check("C", k.real("y") * 0 == 0), "the base of an induction"),
+        (lambda k: k.check("C", True), lambda k: None, "an inductive step"),
+        (lambda k: k.check("C", True), lambda k: k.check("C", True), "an inductive step"),
+    ],
+)
+def test_an_induction_of_which_a_part_asks_nothing_is_vacuous(base: Any, step: Any, part: str) -> None:
+    def harness(k: Any, subject: Any) -> None:
+        doubles(k, subject, k.real("x"))
+        k.inductive(lambda: base(k), lambda: step(k))
+
+    finding = found(harness, "transitions")
+    assert (finding.outcome, finding.reason) == (Outcome.VACUOUS, f"{part} asks nothing of what is free")
+
+
+def test_a_direct_claim_that_asks_nothing_is_vacuous() -> None:
+    def harness(k: Any, subject: Any) -> None:
+        doubles(k, subject, k.real("x"))
+        k.direct(lambda: k.check("C", subject(1) == 2))
+
+    assert found(harness).reason == "a direct claim asks nothing of what is free"
+
+
+@pytest.mark.parametrize("ask", [lambda k: k.bound("n"), lambda k: k.upto("n"), lambda k: k.reals("x", 2)])
+def test_a_direct_claim_has_no_size(ask: Any) -> None:
+    with pytest.raises(TypeError, match="what it shows is bounded"):
+        found(lambda k, subject: k.direct(lambda: ask(k)), "n")
+
+
+@pytest.mark.parametrize("shown", [Reach.BOUNDED, Reach.CHOSEN, Reach.ALL_INPUTS])
+@pytest.mark.parametrize("said", [Reach.BOUNDED, Reach.CHOSEN, Reach.ALL_INPUTS, Reach.SAMPLED])
+def test_evidence_that_says_another_reach_than_it_shows_is_refused(shown: Reach, said: Reach) -> None:
+    one = check()
+    outcome, why = audit(one, recorded(one, replace(answer(one, reach=shown), reach=said)).finding)
+    assert outcome is (Outcome.HOLDS if said is shown else Outcome.ERROR)
+    assert said is shown or f"its reach is {said}, and what the harness did shows {shown}" in why
+
+
+@pytest.mark.parametrize("kind", [Kind.SMT, Kind.STUB])
+def test_evidence_that_does_not_say_what_the_harness_did_is_refused(kind: Kind) -> None:
+    one = check(kind=kind)
+    outcome, why = audit(one, recorded(one, replace(answer(one), stats={})).finding)
+    assert (outcome, why.endswith("nothing in it says what the harness did")) == (Outcome.ERROR, True)
+
+
+# What a harness frees
+Number = Any
+Vector = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A part of a configuration."""
+
+    decay: Number
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration with every kind of field."""
+
+    rate: Number
+    betas: Vector
+    count: int | None = None
+    name: str = "a"
+    skip: frozenset[int] = frozenset()
+    shapes: tuple[int, ...] = ()
+    side: Side = Side.LEFT
+    on: bool = False
+    limit: float = 1.0
+    inner: Inner = Inner(0)
+
+
+def test_what_is_a_number_is_read_from_the_annotations() -> None:
+    number = {name for name, is_number in numeric(Setup).items() if is_number}
+    assert number == {"rate", "betas", "limit", "inner"}
+
+
+def freed(build: Callable[[Any], Any], *names: str) -> dict[str, tuple[bool, list[str]]]:
+    """Which fields a harness frees that builds its case so, and their concrete values."""
+
+    def harness(k: Any, subject: Any) -> None:
+        build(k)
+        doubles(k, subject, k.real("x"))
+
+    finding = found(harness, *names)
+    assert finding.outcome is Outcome.HOLDS, finding.reason
+    return {row["field"]: (row["free"], row["values"]) for row in finding.stats["fields"]}
+
+
+def test_a_number_is_free_where_it_is_made_of_an_input() -> None:
+    def build(k: Any) -> None:
+        y = k.real("y", 0, 1)
+        k.scenario([Setup(2 * y + 1, (0, y), inner=Inner(y))], buffer=(0, y), params=(0, 0))
+
+    rows = freed(build)
+    assert {name for name, (free, _) in rows.items() if free} == {"rate", "betas", "decay", "buffer"}
+    assert rows["params"] == (False, ["0"])
+    assert rows["limit"] == (False, ["1.0"])
+
+
+def test_a_number_that_takes_two_values_is_not_free_and_a_word_that_does_is() -> None:
+    def build(k: Any) -> None:
+        value, name, on = k.choose("value", [1, 4]), k.choose("name", ["a", "b"]), k.choose("on", [False, True])
+        k.scenario(Setup(value, (), count=value, name=name, skip=frozenset({value}), on=on))
+
+    rows = freed(build)
+    assert rows["rate"] == (False, ["1", "4"])
+    assert {name for name, (free, _) in rows.items() if free} == {"count", "name", "skip", "on"}
+    assert rows["skip"][1] == ["[1]", "[4]"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_input_that_the_assumptions_pin_is_not_free(when: str) -> None:
+    def build(k: Any) -> None:
+        y, z = k.real("y"), k.real("z", 2, 2)
+        if when == "before":
+            k.assume(y == 3)
+        k.scenario(Setup(y, (z,), count=k.int("n", 5, 5), on=k.bool("b")))
+        if when == "after":
+            k.assume(y == 3)
+
+    assert {name for name, (free, _) in freed(build).items() if free} == {"on"}
+
+
+def test_a_path_that_nothing_is_asked_on_frees_nothing() -> None:
+    def harness(k: Any, subject: Any) -> None:
+        if k.choose("asked", [True, False]):
+            doubles(k, subject, k.real("x"))
+            k.scenario(Setup(1, ()))
+        else:
+            k.scenario(Setup(k.real("y"), ()))
+
+    rows = {row["field"]: row["free"] for row in found(harness).stats["fields"]}
+    assert not rows["rate"]
+
+
+def test_what_a_mutant_does_is_not_told() -> None:
+    """The rows are those of the reference's run: two explorations with other fields are two evidences."""
+
+    def harness(k: Any, subject: Any) -> None:
+        x = k.real("x", 1, 2)
+        k.scenario(Setup(1 if subject(1) == 2 else x, ()))
+        doubles(k, subject, x)
+
+    rows = {row["field"]: row["free"] for row in found(harness).stats["fields"]}
+    assert not rows["rate"]
