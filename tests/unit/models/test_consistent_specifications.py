@@ -33,6 +33,7 @@ from models.accumulation.loop import Accumulation, Config, MicroBatch
 from models.accumulation.window import Event, State, window_sizes
 from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, Loop, allowing, bent
 from symbolic.accumulation import window as facts
+from symbolic.systems.contracts import windows_of
 
 LONGEST = 8
 DATA = tuple(
@@ -225,6 +226,16 @@ def test_the_events_of_the_whole_window_are_taken_by_every_check_of_whole_runs()
     assert any(trace.skipped for trace in runs)
     all_of_them = {**WHOLE, **LESS, "KANI-GA-003": specs.whole_window}
     assert [words for trace in runs if (words := parted(trace, all_of_them))] == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_windows_of_the_optimizer_state_are_taken_by_every_specification(n: int) -> None:
+    """CROSS-GT-302 moves the optimizer state along whole windows, of which the scaler skips one."""
+    for skip in range(3):
+        trace = Trace(Data((n, n)), (*windows_of(n, 2, skip), Event.END))
+        kept = {s.check: partial(accepted, s) for s in (*PROFILES["the buffer"], *PROFILES["schedules"])}
+        kept |= {**WHOLE, **LESS, "KANI-GA-003": specs.whole_window, "watch": specs.watched}
+        assert [check for check, judge in kept.items() if judge(trace) is False] == [], str(trace)
 
 
 # -- Controls: a specification that is changed in one place is found, with the shortest sequence.
