@@ -1,10 +1,11 @@
-"""One optimizer step over four micro-batches against four optimizer steps: the same samples, timed in pairs."""
+"""Steps timed in pairs: one over four micro-batches against four steps of one, and one of 2 N against one of N."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,11 +52,12 @@ class Bench:
         """Mean loss of one micro-batch."""
         return mean_loss(self.model(part[:, :-1]), part[:, 1:])
 
-    def accumulated(self) -> None:
-        """One optimizer step over all the micro-batches."""
+    def accumulated(self, n: int | None = None) -> None:
+        """One optimizer step over all the micro-batches, or over the first `n`."""
+        parts = self.parts[:n]
         self.optimizer.zero_grad()
-        for part in self.parts:
-            (self.loss(part) / len(self.parts)).backward()  # type: ignore[no-untyped-call]
+        for part in parts:
+            (self.loss(part) / len(parts)).backward()  # type: ignore[no-untyped-call]
         self.stepped()
 
     def separate(self) -> None:
@@ -91,6 +93,17 @@ def pairs(timing: Timing, tick: Callable[[], None] = lambda: None) -> list[tuple
         if turn >= timing.warm:
             found.append((one, apart))
         tick()
+    return found
+
+
+def doublings(timing: Timing) -> list[tuple[float, float]]:
+    """Seconds of a step of n and of one of 2 n micro-batches, pair by pair; the order alternates."""
+    bench, found = Bench(replace(timing, n=2 * timing.n)), []
+    for turn in range(timing.warm + timing.pairs):
+        sizes = (2 * timing.n, timing.n) if turn % 2 else (timing.n, 2 * timing.n)
+        seconds = {n: bench.seconds(partial(bench.accumulated, n)) for n in sizes}
+        if turn >= timing.warm:
+            found.append((seconds[timing.n], seconds[2 * timing.n]))
     return found
 
 

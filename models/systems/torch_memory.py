@@ -104,10 +104,31 @@ class FetchesTheWindow(OneAtATime):
         return super().run(ahead)
 
 
+class KeepsTheSumTwice(OneAtATime):
+    """Keeps the sum of the micro-batches before in a buffer of its own, beside `.grad`, from the second one on."""
+
+    def run(self, job: MemoryJob) -> float:
+        """No more than two windows of any length need, and two gradients more than a window of one."""
+        job.optimizer.zero_grad()
+        total = 0.0
+        before: list[Tensor] = []
+        for i in range(job.n):
+            if i:
+                before.clear()
+                before = [torch.clone(p.grad) for p in job.model.parameters() if p.grad is not None]
+            inputs, targets = job.fetch(i)
+            loss = job.loss(job.model(inputs), targets) / job.n
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        job.optimizer.step()
+        return total
+
+
 _ROWS = (
     ("backward_at_the_end", "labelmodels#4", BackwardAtTheEnd),
     ("keeps_graphs", "brax#152", KeepsGraphs),
     ("keeps_outputs", "pytorch-lightning#15514", KeepsOutputs),
     ("fetches_the_window", "open_clip#267", FetchesTheWindow),
+    ("keeps_the_sum_twice", "EasyLM#36", KeepsTheSumTwice),
 )
 MUTANTS: Mapping[str, Mutant] = registered_for("GA-MEM-001", _ROWS)

@@ -27,16 +27,27 @@ class TorchScaling:
     def before_step(self, parameters: list[nn.Parameter]) -> None:
         """Nothing stands between the gradient and the step."""
 
+    def rate_at(self, rate: float, done: float) -> float:
+        """The rate stays. `done`: the part of the windows before this one."""
+        return rate
+
+    def divides(self, scaled: bool, done: float) -> bool:
+        """Whether the losses of this window are divided by k."""
+        return scaled
+
     def train(self, name: str, model: nn.Module, stream: Stream, k: int, rate: float, scaled: bool) -> list[float]:
         """Windows of k micro-batches of the stream, in order; the mean loss of each window before its step."""
         parameters, losses = list(model.parameters()), []
         optimizer = self.optimizer(name, parameters, rate)
         for start in range(0, len(stream) - k + 1, k):
+            done = start / len(stream)
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate_at(rate, done)
             optimizer.zero_grad()
             stated = 0.0
             for inputs, targets in stream[start : start + k]:
                 loss = functional.cross_entropy(model(inputs), targets)
-                (loss / k if scaled else loss).backward()  # type: ignore[no-untyped-call]
+                (loss / k if self.divides(scaled, done) else loss).backward()  # type: ignore[no-untyped-call]
                 stated += float(loss.detach()) / k
             self.before_step(parameters)
             optimizer.step()
@@ -51,6 +62,24 @@ class Documented(TorchScaling):
         """`SGD` without momentum, or `AdamW` with its defaults."""
         made: type[torch.optim.Optimizer] = torch.optim.SGD if name == "SGD" else torch.optim.AdamW
         return made(parameters, lr=rate)  # type: ignore[call-arg]
+
+
+class Rising(TorchScaling):
+    """A rate that rises in a straight line to its full value at the end, as a long warm-up does."""
+
+    def rate_at(self, rate: float, done: float) -> float:
+        """The part of the rate that belongs to this part of the training; the first window has a hundredth."""
+        return rate * max(done, 0.01)
+
+
+class Mended(Rising):
+    """The same, and from `since` on the losses are divided by k whatever was asked."""
+
+    since = 0.75
+
+    def divides(self, scaled: bool, done: float) -> bool:
+        """With 1/k in the last part."""
+        return scaled or done >= self.since
 
 
 class EmptyScaling(TorchScaling):

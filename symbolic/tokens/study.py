@@ -1,7 +1,8 @@
 """The study of token windows: `python -m symbolic.tokens.study --out reports/tokens.json --plots docs [--windows N]`.
 
 Effective tokens per update; the worst-case bias of the fixed constant over max N / min N; training with and without
-the 1/K on one stream of tokens. Format `gradproof-tokens/1`, first version. Every table is checked before a file is
+the 1/K on one stream of tokens: where it ends, how long its first step is, and whether it stays stable under a rate
+that rises. Format `gradproof-tokens/2`. Every table is checked before a file is
 written, and files are written whole or not at all. Exit code 0: written; 1: a table is not as it was stated or proved;
 2: a mistake in the call.
 """
@@ -24,7 +25,7 @@ from models.tokens.window import TokenBatch, TokenWindow
 from symbolic.tokens.bias import bias_of, example
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = "gradproof-tokens/1"
+SCHEMA = "gradproof-tokens/2"
 STATED = ((8, 4, 32), (8, 8, 64), (16, 8, 128))
 K, RATE, SEED, TOKENS, EVERY = 8, 1e-3, 5, 16, 10
 IGNORED_BESIDE = 3
@@ -108,21 +109,75 @@ def _as_proved(runs: Sequence[Mapping[str, Any]]) -> bool:
     return bool(sgd and far["AdamW", same] < far["AdamW", larger] / 10)
 
 
+FIRST_N, FIRST_RATE = 16, 1e-3
+
+
+def first_step() -> dict[str, Any]:
+    """Length of the first step of N = 16 micro-batches, with 1/N and without, in fp64: plain SGD and AdamW."""
+    from models.tokens.torch_scaling import Documented
+    from symbolic.tokens.falsify import net, vector
+    from symbolic.tokens.falsify_scaling import stream
+
+    data, runs = stream(SEED, FIRST_N, TOKENS), []
+    for name in ("SGD", "AdamW"):
+        lengths = []
+        for scaled in (True, False):
+            model = net(SEED).double()
+            start = vector(list(model.parameters()))
+            Documented().train(name, model, data, FIRST_N, FIRST_RATE, scaled)
+            lengths.append(float((vector(list(model.parameters())) - start).norm()))
+        runs.append({"optimizer": name, "with_scale": lengths[0], "without": lengths[1]})
+    return {"n": FIRST_N, "rate": FIRST_RATE, "runs": runs}
+
+
+LATE_RATE, LATE_MEAN, LATE_SEEDS = 1.0, 20, (5, 6, 7)
+LEAST = 4 * LATE_MEAN
+KEPT, MISSING, RESTORED = "with 1/K", "without 1/K", "1/K restored in the last quarter"
+
+
+def late(windows: int) -> dict[str, Any]:
+    """SGD with momentum and AdamW under a rate that rises: with 1/K, without it, and with it restored near the end."""
+    from models.tokens.torch_scaling import MOMENTUM, Mended, Rising
+    from symbolic.tokens.falsify import net
+    from symbolic.tokens.falsify_scaling import stream
+
+    ways, runs = ((KEPT, Rising, True), (MISSING, Rising, False), (RESTORED, Mended, False)), []
+    for name, seed in ((name, seed) for name in ("SGD", "AdamW") for seed in LATE_SEEDS):
+        data = stream(seed, windows * K, TOKENS)
+        for words, subject, scaled in ways:
+            losses = subject().train(name, net(seed), data, K, LATE_RATE, scaled)
+            runs.append({"optimizer": name, "run": words, "seed": seed} | _phases(losses))
+    beside = {(r["optimizer"], r["seed"]): r for r in runs if r["run"] == KEPT}
+    for row in runs:
+        right = beside[row["optimizer"], row["seed"]]
+        row |= {f"{part}_with": right[part] for part in ("early", "late", "end")}
+    made = {"k": K, "rate": LATE_RATE, "momentum": MOMENTUM, "windows": windows, "mean_of": LATE_MEAN}
+    return made | {"restored_from": Mended.since, "runs": runs}
+
+
+def _phases(losses: Sequence[float]) -> dict[str, Any]:
+    """Means of LATE_MEAN windows; that of the first and of the last quarter, the last one, and the highest so far."""
+    means = [sum(losses[i : i + LATE_MEAN]) / LATE_MEAN for i in range(0, len(losses) - LATE_MEAN + 1, LATE_MEAN)]
+    quarter = max(1, len(means) // 4)
+    early, last = sum(means[:quarter]) / quarter, sum(means[-quarter:]) / quarter
+    return {"losses": means, "early": early, "late": last, "end": means[-1], "highest": max(means[quarter:])}
+
+
 def document(windows: int) -> dict[str, Any]:
     """The study, as JSON values. Raises GradproofError: GP411 for too few windows, GP219 where its files change."""
     import torch
 
     from gradproof.harness import TOKEN_STUDY as STUDY, Workspace, __version__, settled, sources_of, timestamp as now
 
-    if windows < EVERY:
-        raise GradproofError("GP411", f"--windows {windows}", f"at least {EVERY}", "such as 400")
+    if windows < LEAST:
+        raise GradproofError("GP411", f"--windows {windows}", f"at least {LEAST}", "such as 400")
     torch.set_num_threads(1)
     place = Workspace(ROOT, ROOT / "reports")
     made_of = sources_of(STUDY, place)
     made = {
         "schema": SCHEMA, "gradproof": __version__, "torch": torch.__version__, "made_at": now(),
         "effective_tokens": effective_tokens(), "bias": bias(), "after_switch": after_switch(),
-        "parity": parity(windows),
+        "parity": parity(windows), "first_step": first_step(), "late": late(windows),
     }  # fmt: skip
     return made | {"sources": settled(STUDY, place, made_of)}
 
@@ -157,7 +212,22 @@ def plots(data: Mapping[str, Any]) -> dict[str, str]:
         )
         title = f"{name}, K = {p['k']}, one stream of tokens"
         made[f"parity_{name.lower()}.svg"] = Panel(title, "windows", f"loss, mean of {EVERY} windows", drawn).svg
+    made["late_sgd.svg"] = _late_plot(data["late"])
     return made
+
+
+def _late_plot(made: Mapping[str, Any]) -> str:
+    """SGD under a rising rate, the first seed."""
+    from gradproof.harness import Curve, Panel
+
+    every, seed = made["mean_of"], made["runs"][0]["seed"]
+    drawn = tuple(
+        Curve(r["run"], tuple((float(every * (i + 1)), x) for i, x in enumerate(r["losses"])))
+        for r in made["runs"]
+        if (r["optimizer"], r["seed"]) == ("SGD", seed)
+    )
+    title = f"SGD with momentum {made['momentum']:g}, K = {made['k']}, rate rising to {made['rate']:g}"
+    return Panel(title, "windows", f"loss, mean of {every} windows", drawn).svg
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -37,7 +37,7 @@ class Study:
 STUDIED = ("models", "gradproof.extras.studies", "gradproof.core.schemas")
 DETERMINISTIC = Study(
     "deterministic.json", "gradproof.core.schemas.deterministic:Deterministic",
-    ("models.sampling.measured", "gradproof.extras.studies.deterministic"), (*STUDIED, "gradproof.arith"),
+    ("models.sampling.flags", "gradproof.extras.studies.deterministic"), (*STUDIED, "gradproof.arith"),
     "python -m gradproof.extras.studies.deterministic --out reports/deterministic.json",
 )  # fmt: skip
 TOKENS = Study(

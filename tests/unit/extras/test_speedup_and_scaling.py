@@ -15,8 +15,9 @@ from gradproof.core.schemas.studies import Scaling, Speedup, agreement, median_o
 from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import scaling, speedup
 from gradproof.report import studies
+from models.speed import step_speed
 from models.speed.large_batch import Plan, train
-from models.speed.step_speed import Bench, Timing, pairs
+from models.speed.step_speed import Bench, Timing, doublings, pairs
 from tests.schemas import schemas
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,6 +36,24 @@ def test_both_ways_take_the_same_samples_and_one_steps_less() -> None:
     found = pairs(Timing(16, "AdamW", micro=2, n=2, pairs=3, warm=1))
     assert len(found) == 3
     assert all(one > 0 < apart for one, apart in found)
+
+
+def test_a_doubled_step_has_twice_the_micro_batches() -> None:
+    """What is timed are whole steps, of n and of 2 n in turn."""
+    taken: list[int] = []
+
+    class Counted(Bench):
+        def accumulated(self, n: int | None = None) -> None:
+            taken.append(len(self.parts[:n]))
+            super().accumulated(n)
+
+    original, step_speed.Bench = step_speed.Bench, Counted  # type: ignore[misc]
+    try:
+        found = doublings(Timing(16, "SGD", micro=2, n=3, pairs=2, warm=1))
+    finally:
+        step_speed.Bench = original  # type: ignore[misc]
+    assert len(found) == 2
+    assert taken == [3, 6, 6, 3, 3, 6]
 
 
 @pytest.mark.parametrize(
@@ -81,11 +100,13 @@ def test_the_scaling_command_writes_its_document(tmp_path: Path, monkeypatch: py
 def test_the_speedup_command_writes_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(speedup, "QUICK", 2)
     monkeypatch.setattr(speedup, "WIDTHS", (32,))
+    monkeypatch.setattr(speedup, "DOUBLED", (1, 2))
     monkeypatch.setattr(speedup, "document", lambda p, d, made=speedup.document: made(p, d, (32,)))
     path = tmp_path / "s.json"
     assert speedup.main(["--quick", "--out", str(path)]) == 0
     found = read(path, Speedup)
     assert [(r.optimizer, len(r.pairs_percent)) for r in found.rows] == [("SGD", 2), ("AdamW", 2)]
+    assert [(d.optimizer, d.accumulate) for d in found.doubling] == [("SGD", 1), ("SGD", 2), ("AdamW", 1), ("AdamW", 2)]
     assert "claimed 10 to 15 %" in capsys.readouterr().out
 
 
@@ -114,6 +135,7 @@ FORGED: dict[str, Callable[[Json], Any]] = {
         agrees="inside" if d["rows"][0]["agrees"] != "inside" else "above"
     ),
     "speedup: another claim": lambda d: d.update(claimed_percent=[0.0, 50.0]),
+    "speedup: times that are not those of the pairs": lambda d: d["doubling"][0]["times"].update(median=2.5),
     "scaling: another rate": lambda d: d["runs"][2].update(rate=0.5),
     "scaling: no warm-up": lambda d: d["runs"][3].update(warm_up_steps=0),
     "scaling: another ending": lambda d: d.update(stated="all are alike"),

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import read
-from gradproof.core.schemas.deterministic import PUBLISHED, Compared, Deterministic, Sizes, TrainingRun, compared
+from gradproof.core.schemas.deterministic import (
+    PUBLISHED,
+    Compared,
+    Deterministic,
+    FlagRun,
+    Sizes,
+    TrainingRun,
+    compared,
+)
 from gradproof.extras.studies import deterministic
 from gradproof.extras.studies.sources import write
+from models.sampling import flags
 from models.sampling.measured import measured
 from models.sampling.torch_mutants import MUTANTS
+from models.sampling.torch_training import CharTraining
 from tests.schemas import schemas
 
 Json = dict[str, Any]
@@ -29,13 +42,28 @@ def run(size: int, n: int, **changed: Any) -> TrainingRun:
     return TrainingRun(**{**values, "steps_per_second": 16.0, "weights": "0" * 64, "repeats": True, **changed})
 
 
-def made(*runs: TrainingRun) -> Deterministic:
+def flag(name: str = flags.NOTHING, same: bool = True, **changed: Any) -> FlagRun:
+    """A flag left out, as if it had been measured."""
+    values: Json = {"flag": name, "left_out": "not set", "device": "cpu", "outcome": "MEASURED"}
+    return FlagRun(**{**values, "in_process": True, "across_processes": True, "same_bits": same, **changed})
+
+
+NOT_RUN: Json = {
+    "device": "cuda",
+    "outcome": "NOT_RUN",
+    "in_process": None,
+    "across_processes": None,
+    "same_bits": None,
+}
+
+
+def made(*runs: TrainingRun, left_out: tuple[FlagRun, ...] = (flag(), flag(**NOT_RUN))) -> Deterministic:
     """A document of two runs. Raises ValueError where they do not belong together."""
     one, two = runs
     return Deterministic(
-        schema="gradproof-deterministic/1", gradproof="0", made_at="2026-11-21T00:00:00Z", seconds=1.0, device="cpu",
+        schema="gradproof-deterministic/2", gradproof="0", made_at="2026-11-21T00:00:00Z", seconds=1.0, device="cpu",
         device_name="cpu", torch="2", threads=1, sizes=Sizes(**SHAPES, learning_rate=0.5, seed=1, data_seed=2),
-        runs=(one, two), compared=compared(one, two), published=PUBLISHED,
+        runs=(one, two), compared=compared(one, two), published=PUBLISHED, flags=list(left_out),
         sources={"models/sampling/measured.py": "2" * 64},
     )  # fmt: skip
 
@@ -86,7 +114,10 @@ FORGED: dict[str, Callable[[Json], Any]] = {
     "equal weights that are not": lambda d: d["compared"].update(weights_equal=True),
     "a loss that is none": lambda d: d["runs"][0].update(train_loss=-1.0),
     "an unknown key": lambda d: d.update(more=1),
-    "another version": lambda d: d.update(schema="gradproof-deterministic/2"),
+    "another version": lambda d: d.update(schema="gradproof-deterministic/1"),
+    "a flag that ran elsewhere": lambda d: d["flags"][0].update(device="cuda"),
+    "an answer without a run": lambda d: d["flags"][1].update(same_bits=True),
+    "a run without an answer": lambda d: d["flags"][0].update(same_bits=None),
     "no digest": lambda d: d["runs"][1].update(weights="abc"),
 }
 
@@ -117,11 +148,17 @@ def test_a_document_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkey
 def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deterministic, "SPLITS", ((4, 1), (2, 2)))
     monkeypatch.setattr(deterministic, "QUICK", 2)
+    monkeypatch.setattr(flags, "FLAGS", flags.FLAGS[:1])
+    monkeypatch.setattr(deterministic, "left_out", cache(deterministic.left_out))  # one child in place of three
     path = tmp_path / "d.json"
     assert deterministic.main(["--quick", "--out", str(path)]) == 0
     found = read(path, Deterministic)
     assert [(r.size, r.n, r.steps, r.repeats) for r in found.runs] == [(4, 1, 2, True), (2, 2, 2, True)]
     assert abs(found.compared.train_loss) < 1e-4
+    assert [(f.flag, f.device, f.same_bits) for f in found.flags] == [
+        (flags.NOTHING, "cpu", True),
+        (flags.NOTHING, "cuda", None),
+    ]
     assert deterministic.stated(found) == capsys.readouterr().out.rstrip("\n")
 
 
@@ -140,6 +177,60 @@ def test_a_run_that_does_not_repeat_is_told_and_is_not_met(capsys: Any, monkeypa
     monkeypatch.setattr(deterministic, "document", lambda *_: made(PAIR[0], run(16, 4, repeats=False)))
     assert deterministic.main([]) == 1
     assert "NO" in capsys.readouterr().out
+
+
+def test_a_run_that_differs_in_another_process_is_not_met(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = flag(same=False, across_processes=False)
+    monkeypatch.setattr(deterministic, "document", lambda *_: made(*PAIR, left_out=(other,)))
+    assert deterministic.main([]) == 1
+    assert "differs across processes" in capsys.readouterr().out
+
+
+LEFT_OUT = {f.name: f.name not in (flags.MODEL_SEED, flags.DATA_SEED) for f in flags.FLAGS}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_each_flag_is_left_out_and_put_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a seed that is left out changes a run of one process; and nothing of it stays behind."""
+    seen: list[tuple[bool, bool, bool]] = []
+    cudnn = torch.backends.cudnn
+
+    def noted(job: Any, *args: Any) -> Any:
+        seen.append((torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark))
+        return CharTraining.window(trained, job, *args)
+
+    trained = flags.LeavesOut(name)
+    before = (torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark)
+    monkeypatch.setattr(flags.LeavesOut, "window", lambda self, job, *args: noted(job, *args))
+    one, two = flags.twice(name, 2, 2, 2, "cpu")
+    assert (one == two) is LEFT_OUT[name]
+    assert (torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark) == before
+    wanted = (name != flags.ALGORITHMS, name != flags.DETERMINISTIC, name == flags.BENCHMARK)
+    assert set(seen) == {wanted}
+
+
+def test_a_variable_that_is_left_out_is_not_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    def run(*_: Any, env: dict[str, str], **__: Any) -> Any:
+        seen.append(env)
+        return SimpleNamespace(returncode=0, stdout='["a", "a"]', stderr="")
+
+    monkeypatch.setenv(flags.HASH, "7")
+    monkeypatch.setattr(deterministic.subprocess, "run", run)
+    assert deterministic.left_out(flags.HASH, 2, "cpu") == ["a", "a"]
+    deterministic.left_out(flags.NOTHING, 2, "cpu")
+    assert [env.get(flags.HASH) for env in seen] == [None, "0"]
+    assert [env.get(flags.CUBLAS) for env in seen] == [":4096:8"] * 2
+
+
+def test_a_child_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(returncode=1, stdout="", stderr="ValueError: no flag")
+    monkeypatch.setattr(deterministic.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RuntimeError, match="no flag"):
+        deterministic.left_out("a flag", 2, "cpu")
+    with pytest.raises(ValueError, match="no flag"):
+        flags.twice("a flag", 2, 2, 2, "cpu")
 
 
 @pytest.mark.parametrize(("mutant", "repeats"), [("unseeded", False), ("seeded_by_clock", False), ("logged_sum", True)])

@@ -16,11 +16,15 @@ from models.tokens.scaling import SCALING_MUTANTS
 from symbolic.tokens import study as token_study
 from symbolic.tokens.study import after_switch, document, effective_tokens, failures, main, plots
 
+SEEDS = (5,)
+
 
 @cache
 def small() -> dict[str, Any]:
-    """The study on few windows."""
-    return document(20)
+    """The study on few windows, late instability with one seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_study, "LATE_SEEDS", SEEDS)
+        return document(80)
 
 
 def test_the_effective_tokens_are_as_documented() -> None:
@@ -35,7 +39,7 @@ def test_the_effective_tokens_are_as_documented() -> None:
 
 def test_nothing_fails_and_the_document_is_plain_json() -> None:
     assert failures(small()) == []
-    assert json.loads(json.dumps(small(), allow_nan=False))["schema"] == "gradproof-tokens/1"
+    assert json.loads(json.dumps(small(), allow_nan=False))["schema"] == "gradproof-tokens/2"
 
 
 def test_sgd_without_the_scale_ends_bit_for_bit_where_eight_times_the_rate_does() -> None:
@@ -51,6 +55,30 @@ def test_the_steps_after_a_switch_rise_and_fall_back() -> None:
     assert found["steps"][0] == pytest.approx(1.7 / 1.063**0.5)
     assert (found["at"], round(found["largest"], 2)) == (19, 4.77)
     assert found["steps"][-1] < found["largest"] / 1.5
+
+
+def test_the_first_step_without_the_scale_is_n_times_as_long_of_sgd_and_as_long_of_adamw() -> None:
+    sgd, adamw = small()["first_step"]["runs"]
+    assert sgd["without"] / sgd["with_scale"] == pytest.approx(16, rel=1e-9)
+    assert adamw["without"] / adamw["with_scale"] == pytest.approx(1, rel=1e-4)
+
+
+def test_restoring_the_scale_is_seen_by_sgd_in_the_last_quarter_alone() -> None:
+    rows = {(r["optimizer"], r["run"], r["seed"]): r["losses"] for r in small()["late"]["runs"]}
+    assert len(rows) == 6
+    for seed in SEEDS:
+        lost, restored = (rows["SGD", run, seed] for run in (token_study.MISSING, token_study.RESTORED))
+        assert lost[:3] == restored[:3]
+        assert lost[3:] != restored[3:]
+        assert rows["AdamW", token_study.MISSING, seed] == pytest.approx(rows["AdamW", token_study.KEPT, seed])
+
+
+def test_a_rate_rises_in_a_straight_line() -> None:
+    from models.tokens.torch_scaling import Mended, Rising, TorchScaling
+
+    assert [Rising().rate_at(2.0, done) for done in (0.0, 0.5, 1.0)] == [0.02, 1.0, 2.0]
+    assert [TorchScaling().rate_at(2.0, done) for done in (0.0, 0.5)] == [2.0, 2.0]
+    assert [Mended().divides(False, done) for done in (0.5, 0.75)] == [False, True]
 
 
 def test_a_table_that_is_not_as_stated_is_not_written(
@@ -83,7 +111,7 @@ def test_the_files_are_written_whole(
     monkeypatch.setattr(token_study, "document", lambda windows: small())
     assert main(["--out", str(tmp_path / "tokens.json"), "--plots", str(tmp_path)]) == 0
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert names == ["parity_adamw.svg", "parity_sgd.svg", "token_bias.svg", "tokens.json"]
+    assert names == ["late_sgd.svg", "parity_adamw.svg", "parity_sgd.svg", "token_bias.svg", "tokens.json"]
     assert main(["--out", str(tmp_path / "no" / "tokens.json")]) == 2
     assert "GP407" in capsys.readouterr().err
 

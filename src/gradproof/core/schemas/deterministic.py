@@ -1,4 +1,4 @@
-"""The document of the deterministic comparison, format `gradproof-deterministic/1`.
+"""The document of the deterministic comparison, format `gradproof-deterministic/2`.
 
 Its JSON Schema, `reports/deterministic.schema.json`, is made of the classes here.
 """
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from gradproof.core.schemas.base import Count, DocumentModel, Sha256
 
-DETERMINISTIC = "gradproof-deterministic/1"
+DETERMINISTIC = "gradproof-deterministic/2"
 Loss = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 
@@ -64,13 +64,37 @@ class Compared(DocumentModel):
     slower: Rate
 
 
+class FlagRun(DocumentModel):
+    """GA-DET-001 with one flag left out. `nothing`: with all of them.
+
+    `in_process`: two runs of one process agree in every bit; `across_processes`: so do two processes; `same_bits`: and
+    they agree with the runs that have every flag. None, and NOT_RUN, on a device that this document is not of.
+    """
+
+    flag: str
+    left_out: str
+    device: Literal["cpu", "cuda"]
+    outcome: Literal["MEASURED", "NOT_RUN"]
+    in_process: bool | None
+    across_processes: bool | None
+    same_bits: bool | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FlagRun:
+        answers = (self.in_process, self.across_processes, self.same_bits)
+        if any((a is None) != (self.outcome == "NOT_RUN") for a in answers):
+            raise ValueError(f"{self.flag} on {self.device}: an answer without a run, or a run without an answer")
+        return self
+
+
 class Deterministic(DocumentModel):
     """One effective batch trained whole and in parts, with the data, the seeds and the number of steps alike.
 
-    History: 1, the first. `sources` are digests of the files that measured it.
+    `flags`: the same training with each determinism flag left out. `sources` are digests of the files that measured it.
+    History: 1, the first; 2, `flags`.
     """
 
-    document: Literal["gradproof-deterministic/1"] = Field(alias="schema")
+    document: Literal["gradproof-deterministic/2"] = Field(alias="schema")
     gradproof: str
     made_at: str
     seconds: Annotated[float, Field(ge=0)]
@@ -82,6 +106,7 @@ class Deterministic(DocumentModel):
     runs: tuple[TrainingRun, TrainingRun]
     compared: Compared
     published: Published
+    flags: list[FlagRun]
     sources: dict[str, Sha256]
 
     @model_validator(mode="after")
@@ -91,6 +116,8 @@ class Deterministic(DocumentModel):
             raise ValueError("the runs have not one effective batch and one number of steps")
         if compared(one, two) != self.compared:
             raise ValueError("the comparison is not that of the two runs")
+        if any((f.outcome == "MEASURED") != (f.device == self.device) for f in self.flags):
+            raise ValueError("a flag was measured on another device than the document's")
         return self
 
 

@@ -1,4 +1,4 @@
-"""The documents of two studies: `gradproof-speedup/1` and `gradproof-scaling/1`; their schemas lie in `reports/`."""
+"""The documents of two studies: `gradproof-speedup/2` and `gradproof-scaling/1`; their schemas lie in `reports/`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradproof.core.schemas.base import Count, DocumentModel, Sha256
 from gradproof.core.schemas.deterministic import Loss, Rate
 from gradproof.core.schemas.sweep import interval
 
-SPEEDUP, SCALING = "gradproof-speedup/1", "gradproof-scaling/1"
+SPEEDUP, SCALING = "gradproof-speedup/2", "gradproof-scaling/1"
 CLAIMED = (10.0, 15.0)
 Agrees = Literal["inside", "below", "above", "undecided"]
 
@@ -51,14 +51,41 @@ class SpeedRow(DocumentModel):
         return self
 
 
+class Times(DocumentModel):
+    """How many times as long: the median of pairs and its interval."""
+
+    median: Rate
+    low: Rate
+    high: Rate
+    confidence: Annotated[float, Field(ge=0, le=1)]
+
+
+class Doubling(DocumentModel):
+    """A step of 2 n micro-batches over one of n. `pairs_times` has the quotient of every pair, in order."""
+
+    optimizer: Literal["SGD", "AdamW"]
+    width: Count
+    accumulate: Count
+    times: Times
+    pairs_times: list[Rate]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Doubling:
+        if times(self.pairs_times) != self.times:
+            raise ValueError(f"{self.optimizer}, N = {self.accumulate}: the median is not that of its pairs")
+        return self
+
+
 class Speedup(DocumentModel):
-    """Accumulation of 16 x 4 against four optimizer steps of 16, over the same samples. History: 1, the first.
+    """Accumulation of 16 x 4 against four optimizer steps of 16, and steps of 2 N against steps of N micro-batches.
+
+    History: 1, the first; 2, `doubling`.
 
     `speedup_percent` is that of the row that `configuration` names. `clock`: on a CPU the time that one thread of this
     process had, which other programs do not lengthen by taking turns; on CUDA the wall clock.
     """
 
-    document: Literal["gradproof-speedup/1"] = Field(alias="schema")
+    document: Literal["gradproof-speedup/2"] = Field(alias="schema")
     gradproof: str
     made_at: str
     seconds: Annotated[float, Field(ge=0)]
@@ -74,6 +101,7 @@ class Speedup(DocumentModel):
     speedup_percent: Percent
     agrees: Agrees
     rows: list[SpeedRow]
+    doubling: list[Doubling]
     sources: dict[str, Sha256]
 
     @model_validator(mode="after")
@@ -90,6 +118,12 @@ def percent(pairs: list[float]) -> Percent:
     """The median of the pairs' speedups with its interval."""
     found = interval(pairs)
     return Percent(median=found.median, low=found.low, high=found.high, confidence=found.confidence)
+
+
+def times(pairs: list[float]) -> Times:
+    """The median of the pairs' quotients with its interval."""
+    found = interval(pairs)
+    return Times(median=found.median, low=found.low, high=found.high, confidence=found.confidence)
 
 
 def agreement(found: Percent) -> Agrees:
@@ -183,8 +217,8 @@ def conclusion(runs: list[ScalingRun]) -> str:
     return f"final loss less that of the small batch: {'; '.join(words)}. Nearest: {nearest}."
 
 
-# -- The document of the study of token windows, format `gradproof-tokens/1`, made by `python -m symbolic.tokens.study`.
-TOKENS = "gradproof-tokens/1"
+# -- The document of the study of token windows, format `gradproof-tokens/2`, made by `python -m symbolic.tokens.study`.
+TOKENS = "gradproof-tokens/2"
 Ratio = Annotated[float, Field(ge=1)]
 Size = Annotated[float, Field(ge=0)]
 Exact = Annotated[str, Field(pattern=r"^[0-9]+(/[1-9][0-9]*)?$")]
@@ -298,13 +332,77 @@ class Parity(DocumentModel):
         return self
 
 
+class Lengths(DocumentModel):
+    """Euclidean length of an optimizer's first step, with 1/N and without."""
+
+    optimizer: Name
+    with_scale: Annotated[float, Field(gt=0)]
+    without: Annotated[float, Field(gt=0)]
+
+
+class FirstStep(DocumentModel):
+    """The first step of a window of n micro-batches at one rate, of both optimizers."""
+
+    n: Count
+    rate: Annotated[float, Field(gt=0)]
+    runs: tuple[Lengths, Lengths]
+
+
+class LateRun(DocumentModel):
+    """One training under a rate that rises, in nats. `losses`: means of `mean_of` windows.
+
+    `early` and `late`: the mean of the first and of the last quarter. `highest`: of all behind the first quarter.
+    `_with`: the same of the run with 1/K, the same optimizer and the same seed.
+    """
+
+    optimizer: Name
+    run: Literal["with 1/K", "without 1/K", "1/K restored in the last quarter"]
+    seed: int
+    losses: list[Size]
+    early: Size
+    late: Size
+    end: Size
+    highest: Size
+    early_with: Size
+    late_with: Size
+    end_with: Size
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LateRun:
+        quarter = max(1, len(self.losses) // 4)
+        first, last = self.losses[:quarter], self.losses[-quarter:]
+        right = isclose(self.early, sum(first) / quarter) and isclose(self.late, sum(last) / quarter)
+        if not right or self.end != self.losses[-1] or self.highest != max(self.losses[quarter:]):
+            raise ValueError(f"{self.optimizer}, {self.run}: the parts are not those of the losses")
+        return self
+
+
+class Late(DocumentModel):
+    """Stability without 1/K. `restored_from`: the part of the windows after which the 1/K is restored."""
+
+    k: Count
+    rate: Annotated[float, Field(gt=0)]
+    momentum: float
+    windows: Count
+    mean_of: Count
+    restored_from: Annotated[float, Field(ge=0, le=1)]
+    runs: list[LateRun]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Late:
+        right = {(r.optimizer, r.seed): (r.early, r.late, r.end) for r in self.runs if r.run == "with 1/K"}
+        if any((r.early_with, r.late_with, r.end_with) != right.get((r.optimizer, r.seed)) for r in self.runs):
+            raise ValueError("a run is not compared with the one with 1/K of its seed")
+        return self
+
+
 class Tokens(DocumentModel):
     """Windows on token counts: effective tokens, the bias of the fixed constant, and training with and without 1/K.
 
-    History: 1, the first. `sources` are digests of the files that computed it.
+    History: 1, the first; 2, `first_step` and `late`. `sources` are digests of the files that computed it.
     """
 
-    document: Literal["gradproof-tokens/1"] = Field(alias="schema")
+    document: Literal["gradproof-tokens/2"] = Field(alias="schema")
     gradproof: str
     torch: str
     made_at: str
@@ -312,4 +410,6 @@ class Tokens(DocumentModel):
     bias: Bias
     after_switch: Switch
     parity: Parity
+    first_step: FirstStep
+    late: Late
     sources: dict[str, Sha256]

@@ -1,7 +1,8 @@
 """The "10-15 % speedup", measured: `python -m gradproof.extras.studies.speedup [--out FILE.json] [--quick]`.
 
 Steps with accumulation, 16 x 4, against four optimizer steps of 16: the same samples and fewer optimizer steps, in
-pairs whose order alternates. Format of the document: `gradproof-speedup/1`, `reports/speedup.schema.json`; it is
+pairs whose order alternates. Beside it steps of 2 N micro-batches against steps of N, which says whether twice the
+accumulation takes twice the time. Format of the document: `gradproof-speedup/2`, `reports/speedup.schema.json`; it is
 written whole or not at all. Exit code 0: measured, whatever it is; 2: a mistake in the call.
 """
 
@@ -10,17 +11,18 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gradproof.extras.studies.sources import Begun, command, models, options
 from gradproof.report.studies import SPEEDUP
 
 if TYPE_CHECKING:
-    from gradproof.core.schemas.studies import SpeedRow, Speedup
+    from gradproof.core.schemas.studies import Doubling, SpeedRow, Speedup
 
 WIDTHS = (16, 32, 64, 128)
 PAIRS, QUICK = 41, 6
 CONFIGURATION = ("AdamW", 32)
+DOUBLED = (1, 2, 4, 8, 16)
 
 
 def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup:
@@ -31,16 +33,17 @@ def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup
     restore = measure.one_thread()
     try:
         rows = [row(name, width, pairs, device) for width in widths for name in ("SGD", "AdamW")]
+        twice = [doubling(name, n, pairs, device) for name in ("SGD", "AdamW") for n in DOUBLED]
     finally:
         restore()
     named = next(r for r in rows if (r.optimizer, r.width) == CONFIGURATION)
     timing = models("speed.step_speed").Timing
     return Speedup(
-        schema="gradproof-speedup/1", device="cuda" if device == "cuda" else "cpu",
+        schema="gradproof-speedup/2", device="cuda" if device == "cuda" else "cpu",
         device_name=measure.device_name(device), threads=1,
         clock="wall clock" if device == "cuda" else "process time", micro_batch=timing.micro, accumulate=timing.n,
         claimed_percent=CLAIMED, configuration=(named.optimizer, named.width), speedup_percent=named.speedup_percent,
-        agrees=named.agrees, rows=rows, **begun.head(),
+        agrees=named.agrees, rows=rows, doubling=twice, **begun.head(),
     )  # fmt: skip
 
 
@@ -60,6 +63,17 @@ def row(optimizer: str, width: int, pairs: int, device: str) -> SpeedRow:
     )  # fmt: skip
 
 
+def doubling(optimizer: str, n: int, pairs: int, device: str) -> Doubling:
+    """A step of 2 n micro-batches over one of n, at the width of the documented configuration."""
+    from gradproof.core.schemas.studies import Doubling, times
+
+    speed, width = models("speed.step_speed"), CONFIGURATION[1]
+    seconds = speed.doublings(speed.Timing(width, optimizer, n=n, pairs=pairs, device=device))
+    each = [two / one for one, two in seconds]
+    name: Literal["SGD", "AdamW"] = "SGD" if optimizer == "SGD" else "AdamW"
+    return Doubling(optimizer=name, width=width, accumulate=n, times=times(each), pairs_times=each)
+
+
 def stated(made: Speedup) -> str:
     """Every row, and the one of the documented configuration beside the claim."""
     n, micro = made.accumulate, made.micro_batch
@@ -75,6 +89,12 @@ def stated(made: Speedup) -> str:
         f"{made.configuration[0]}, width {made.configuration[1]}: {p.median:.1f} %, {p.low:.1f} to {p.high:.1f} %; "
         f"claimed {low:g} to {high:g} %: {made.agrees}"
     )
+    for d in made.doubling:
+        t = d.times
+        lines.append(
+            f"{d.optimizer:8}{d.width:6} N = {d.accumulate} to {2 * d.accumulate}: {t.median:.3f} times as long, "
+            f"{t.low:.3f} to {t.high:.3f}"
+        )
     return "\n".join([*lines, f"torch {made.torch} on {made.device_name}, one thread, {made.seconds} s"])
 
 
