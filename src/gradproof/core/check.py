@@ -146,9 +146,10 @@ class Finding:
 class Scope:
     """What a harness did over all its paths, from which the reach and the label of its answer follow.
 
-    `inputs`: how many inputs were free. `bounds`: those that it read. `numbers`: the choices that it made among
-    numbers. `cases`: its paths. `base`, `step`, `direct` and `other`: the checks that it asked in an induction, in a
-    direct claim, and elsewhere; of a step and of a direct claim those that ask of something free.
+    `inputs`: how many inputs were free, 0 where no check depends on one. `bounds`: those that it read. `numbers`: the
+    choices that it made among numbers. `cases`: its paths. `base`, `step`, `direct` and `other`: the checks that it
+    asked in an induction, in a direct claim, and elsewhere; of a step and of a direct claim those that ask of something
+    free.
     """
 
     inputs: int

@@ -139,6 +139,20 @@ def at_values(k: Any, subject: Any) -> None:
     k.check("C", subject(x) == 2 * x)
 
 
+def beside_an_input(k: Any, subject: Any) -> None:
+    """An input that no check depends on."""
+    x = k.real("x")
+    k.cover("positive", x > 0)
+    k.check("C", subject(3) == 6)
+
+
+def by_a_decision(k: Any, subject: Any) -> None:
+    """A check of a plain truth, on either side of a decision on an input."""
+    x = k.real("x")
+    k.cover("positive", x > 0)
+    k.check("C", subject(3 if x > 0 else 4) in (6, 8))
+
+
 @pytest.mark.parametrize(
     ("harness", "bounds", "words"),
     [
@@ -151,6 +165,8 @@ def at_values(k: Any, subject: Any) -> None:
         (at_two_shapes, ("transitions",), UP_TO),
         (lambda k, subject: doubles(k, subject, k.real("x")), (), UP_TO),
         (at_values, (), "checked at 3 chosen values"),
+        (beside_an_input, (), "checked at 1 chosen value"),
+        (by_a_decision, (), UP_TO),
     ],
 )
 def test_a_harness_is_labelled_by_what_it_did(harness: Any, bounds: tuple[str, ...], words: str) -> None:

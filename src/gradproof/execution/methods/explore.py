@@ -60,7 +60,10 @@ class Limits:
 
 @dataclass
 class ExploredPath:
-    """One run of the harness: decisions taken, conditions met, inputs made, and the part of the proof that it is in."""
+    """One run of the harness: decisions taken, conditions met, inputs made, and the part of the proof that it is in.
+
+    `decided`: a condition on an input was decided.
+    """
 
     prefix: tuple[int, ...]
     taken: list[int] = field(default_factory=list)
@@ -70,6 +73,7 @@ class ExploredPath:
     roots: dict[str, Sym] = field(default_factory=dict)
     checks: int = 0
     part: str = "other"
+    decided: bool = False
     case: list[Row] = field(default_factory=list)
     over: bool = False
     given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
@@ -80,9 +84,9 @@ class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any.
 
     `inputs`: names of what was free. `numbers`: names of choices among numbers. `parts`: base, step and direct, as far
-    as the harness came to them. `asked`: checks of each part and of no part, without those of a part that holds a
-    concrete truth where something free is asked for. `fields`: what is known of the cases, for the paths that were
-    checked and have an input.
+    as the harness came to them. `asked`: checks of each part and of no part; of a step and a direct claim those that
+    ask of what is free. `free`: how many checks do so, in whatever part. `fields`: what is known of the
+    cases, for the paths that were checked and have an input.
     """
 
     paths: int = 0
@@ -98,6 +102,7 @@ class Exploration:
     numbers: set[str] = field(default_factory=set)
     asked: Counter[str] = field(default_factory=Counter)
     parts: set[str] = field(default_factory=set)
+    free: int = 0
     fields: dict[tuple[str, str], CaseField] = field(default_factory=dict)
     violation: Violated | None = None
     stopped: Stopped | None = None
@@ -230,6 +235,7 @@ class Explorer:
         known = smt.constant_value(term)
         if known is not None:
             return known
+        self._path.decided = True
         side = self._decide()
         if side is None:
             sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
@@ -328,10 +334,17 @@ class Explorer:
         self._path.part = outer
 
     def _counted(self, clause: str, condition: Any) -> None:
-        """One more check of a clause, on this path. A step, or a direct proof, asks only where something is free."""
+        """One more check of a clause, on this path."""
         self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
         self._path.checks += 1
-        self.result.asked[self._path.part] += self._path.part in ("base", "other") or not isinstance(condition, bool)
+        free = self._path.decided or self._about_input(condition)
+        self.result.free += free
+        self.result.asked[self.part] += free or self.part in ("base", "other")
+
+    def _about_input(self, condition: Any) -> bool:
+        """Whether a condition depends on an input of this path."""
+        inputs = {t.get_id() for t in self._path.inputs.values()}
+        return isinstance(condition, SymBool) and _mentions(condition.term, inputs)
 
     def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
         self.result.violation = Violated(clause, label, values, list(self._path.options))

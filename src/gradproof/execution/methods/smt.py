@@ -166,7 +166,8 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
 def _scope(result: Exploration) -> Scope:
     """What the harness did, as far as its reach follows from it."""
     asked = {part: result.asked[part] for part in ("base", "step", "direct", "other")}
-    return Scope(len(result.inputs), tuple(sorted(result.used)), tuple(sorted(result.numbers)), result.paths, **asked)
+    inputs = len(result.inputs) if result.free else 0
+    return Scope(inputs, tuple(sorted(result.used)), tuple(sorted(result.numbers)), result.paths, **asked)
 
 
 def _missing(check: Check, result: Exploration) -> str:

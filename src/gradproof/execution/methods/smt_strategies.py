@@ -58,6 +58,10 @@ class ChainExplorer(Explorer):
         if self._path.checks and not self._ended():
             settle(self.result.fields, self._path.case, self._varied)
 
+    def _about_input(self, condition: Any) -> bool:
+        """A claim that is no truth value is one on inputs."""
+        return not isinstance(condition, bool)
+
     def _varied(self, asked: Sequence[Any]) -> set[int]:
         """The places of those numbers that are inputs themselves."""
         inputs = set(map(id, self.inputs.values()))
