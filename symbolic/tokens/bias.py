@@ -114,13 +114,13 @@ def each_window(kit: Any, bias: Any) -> None:
 def example(short: int, long: int, ratio: int, tokens: int) -> list[TokenBatch]:
     """`short` micro-batches of `tokens` tokens with gradient 1, `long` of `ratio` times as many with gradient -1."""
     few, many = Fraction(tokens), Fraction(tokens * ratio)
-    return [TokenBatch((few,), tokens)] * short + [TokenBatch((-many,), tokens * ratio)] * long
+    return [TokenBatch((few,), tokens, 0)] * short + [TokenBatch((-many,), tokens * ratio, 0)] * long
 
 
 def bias_of(batches: list[TokenBatch]) -> Fraction:
     """The applied gradient under the fixed constant less the right one, by both models."""
     zero = (Fraction(0),)
-    fixed, right = (loop.run(zero, batches).gradient[0] for loop in (FixedConstant(), TokenWindow()))
+    fixed, right = (loop.run(zero, batches, 1).gradient[0] for loop in (FixedConstant(), TokenWindow()))
     return Fraction(fixed - right)
 
 

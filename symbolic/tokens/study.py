@@ -42,7 +42,7 @@ def effective_tokens(stated: Sequence[tuple[int, int, int]] = STATED) -> list[di
         targets = torch.cat([torch.zeros(tokens), torch.full((IGNORED_BESIDE,), float(IGNORED))]).long()
         counted = TorchTokens().normaliser([(targets, targets)] * count)
         window = [TokenBatch((Fraction(int(m == 0)),), tokens, IGNORED_BESIDE) for m in range(count)]
-        weight = TokenWindow().run((Fraction(0),), window).gradient[0]
+        weight = TokenWindow().run((Fraction(0),), window, 1).gradient[0]
         right = counted == product and weight == Fraction(1, product)
         row = {"tokens": tokens, "micro_batches": count, "stated": product, "counted": counted}
         rows.append(row | {"weight_of_each": str(weight), "ok": right})
