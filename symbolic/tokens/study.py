@@ -66,7 +66,7 @@ def bias() -> dict[str, Any]:
 
 def after_switch(steps: int = 200) -> dict[str, Any]:
     """AdamW on equal gradients: length of each step, in rates, after the 1/K is dropped in the middle of a run."""
-    setup, state, moved = Setup(1.0, 0.9, 0.999), State(0.0, 1.0, 1.0), []
+    setup, state, moved = Setup(1.0, 0.9, 0.999, 0.0, 0.0), State(0.0, 1.0, 1.0), []
     for _ in range(steps):
         after = AdamW().step(state, float(K), setup, (1.0, 1.0))
         moved.append(state.w - after.w)
