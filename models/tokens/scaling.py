@@ -80,6 +80,14 @@ class SgdClipped(Sgd):
         return clipped(g, setup.norm)
 
 
+class SgdClippedAbove(Sgd):
+    """The clip looks at the gradient and not at its magnitude."""
+
+    def gradient(self, g: Number, state: State, setup: SgdSetup) -> Number:
+        """g, at most `norm`; below there is no bound."""
+        return setup.norm if g > setup.norm else g
+
+
 class SgdEmpty(Sgd):
     """The empty body: stays at zero."""
 
@@ -176,6 +184,7 @@ _ROWS = [
     ("unclipped", "GA-LR-001", "nanoGPT#168", Sgd),
     ("sgd_decay", "GA-LR-001", "keras#19990", SgdDecay),
     ("sgd_clipped", "GA-LR-001", "nanoGPT#168", SgdClipped),
+    ("clipped_above", "GA-LR-001", "nanoGPT#168", SgdClippedAbove),
     ("coupled_decay", "GA-LR-001", "pytorch#41679", CoupledDecay),
     ("adam_clipped", "GA-LR-001", "nanoGPT#168", AdamClipped),
     ("keeps_eps", "GA-LR-001", "nanochat#304", KeepsEps),

@@ -68,6 +68,15 @@ class MissingScale(FixedConstant):
         return tuple(g * len(window) for g in super().share(batch, window))
 
 
+class FilledOnly(FixedConstant):
+    """The means over the micro-batches that have a target: 1/K where none is empty."""
+
+    def finish(self, buffer: Vector, window: Window) -> Vector:
+        """An empty micro-batch does not count."""
+        filled = sum(1 for batch in window if batch.valid > 0)
+        return tuple(b * len(window) / filled for b in buffer)
+
+
 class DividedTwice(TokenWindow):
     """The loss is divided by the window's tokens, and the framework divides by K again."""
 
@@ -159,6 +168,7 @@ _ROWS = [
     ("fixed_from_third", "GA-TOK-001", "torchtune#1875", FixedFromThird),
     ("stale_weights", "GA-TOK-001", "transformers#34191", StaleWeights),
     ("missing_scale", "GA-TOK-002", "nanoGPT#206", MissingScale),
+    ("filled_only", "GA-TOK-002", "transformers#34191", FilledOnly),
     ("divided_twice", "GA-TOK-002", "Megatron-LM#4590", DividedTwice),
     ("summed_tokens", "GA-TOK-002", "torchtune#1917", SummedTokens),
 ]
