@@ -1,8 +1,8 @@
-"""Optimizer state over the window table, for every N and every number of windows: KANI-GT-302 of the training contract.
+"""Optimizer state over the window table, for every N and every number of windows: KANI-GT-302 and -304.
 
 An induction over the events that the table takes. With t performed and `skipped` skipped steps, t + skipped windows
 were begun where no window is under way, and one more inside a window: so the state moves once a window, or not at all
-where its step is skipped. How far it moves is said by sums over the performed steps of whole windows, from any state:
+where its step is skipped. How far it moves is said by sums over the performed steps of several windows, from any state:
 m = a^t m_0 + b sum a^(t - i) g_i, and v with c, d and g_i^2 (Kingma and Ba 2015, section 3, unrolled). Which gradient
 g_i is, is GA-EQ-001's matter: here it is what the buffer holds when the step comes.
 """
@@ -33,19 +33,27 @@ WINDOW = (
 def once_a_window(k: Any, rule: Any) -> None:
     """GA-STATE-001: moments and step counter move with each performed step, once a window, and with nothing else."""
     counts = [k.int(name, 0) for name in ("t", "skipped", "begun")]
-    held = Moments(k.real("m"), k.real("v"), counts[0])
-    by = Decay(*(k.real(name) for name in ("a", "b", "c", "d")))
-    if k.choose("part", ["whole windows", "any event"]) == "whole windows":
-        _windows(k, rule, held, by)
-        return
+    held, by = _any_state(k, counts[0])
     k.inductive(lambda: _fresh(k), lambda: _event(k, rule, held, k.real("g"), by, counts))
 
 
-def _windows(k: Any, rule: Any, start: Moments, by: Decay) -> None:
-    """Three windows from any state, each skipped by the scaler or not, with another buffer at every event."""
+def _any_state(k: Any, t: Any) -> tuple[Moments, Decay]:
+    """Any moments after t steps, and any decays."""
+    by = Decay(*(k.real(name) for name in ("a", "b", "c", "d")))
+    return Moments(k.real("m"), k.real("v"), t), by
+
+
+def sums_of_steps(k: Any, rule: Any) -> None:
+    """GA-STATE-001: m and v are the weighted sums of the gradients of performed steps, and t counts them.
+
+    Several windows from any state, each skipped by the scaler or not, with another buffer at every event.
+    """
+    windows = k.bound("windows")
+    start, by = _any_state(k, k.int("t", 0))
+    skipping = k.choose("skipped", list(product([False, True], repeat=windows)))
+    buffers = iter(k.reals("buffer", windows * len(WINDOW)))
+    k.cover("a step on each side of a skipped one", (skipping == (False, True, False)) & (by.a > 0))
     held, taken = start, []
-    skipping = k.choose("skipped", list(product([False, True], repeat=3)))
-    buffers = iter(k.reals("buffer", 3 * len(WINDOW)))
     for number, skips in enumerate(skipping, 1):
         for event in WINDOW:
             g = next(buffers)
@@ -59,7 +67,6 @@ def _windows(k: Any, rule: Any, start: Moments, by: Decay) -> None:
         k.check(CLAUSE, k.same(held.m, m), f"window {number}: m is the weighted sum of what was stepped with")
         k.check(CLAUSE, k.same(held.v, v), f"window {number}: v is the weighted sum of its squares")
         k.check(CLAUSE, held.t == start.t + count, f"window {number}: the counter counts performed steps")
-    k.cover("a step on each side of a skipped one", (skipping == (False, True, False)) & (by.a > 0))
 
 
 def paired(state: State, t: Any, skipped: Any, begun: Any) -> Any:

@@ -9,7 +9,7 @@ torch.optim.SGD; Kingma and Ba 2015, section 3; Loshchilov and Hutter 2019, algo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,7 @@ from models.tokens.scaling import Setup, SgdSetup, State
 CLAUSE = "GA-LR-001"
 BETA1, BETA2 = Fraction(9, 10), Fraction(999, 1000)
 RATE, K = Fraction(1, 1000), 8
-STEPS = 3
+STEPS = 3  # from any state, in the base of an induction: one would do, three show the order of gradients
 LIMIT = (1 - BETA1) ** 2 * BETA2 / ((1 - BETA2) * (BETA2 - BETA1**2))
 """The most that m^2 / v can be at the default betas: 52.86, of which the root is 7.27."""
 
@@ -56,9 +56,9 @@ def within_norm(g: Any, w: Any, setup: SgdSetup) -> Any:
     return g / (1 if abs(g) <= setup.norm else abs(g) / setup.norm)
 
 
-def sgd_is(k: Any, sgd: Any, start: State, setup: SgdSetup, enters: Enters) -> None:
-    """SGD over STEPS steps: buffer t is the sum of momentum^(t - i) d_i, and the weight has moved by all directions."""
-    now, entered, moved, gradients = start, [], 0, k.reals("gradient", STEPS)
+def sgd_is(k: Any, sgd: Any, setup: SgdSetup, enters: Enters, start: State, gradients: Sequence[Any]) -> None:
+    """SGD from any state: buffer t is the sum of momentum^(t - i) d_i, and the weight has moved by all directions."""
+    now, entered, moved = start, [], 0
     for t, g in enumerate(gradients, 1):
         entered.append(enters(g, now.w, setup))
         now = sgd.step(now, g, setup)
@@ -98,11 +98,11 @@ def adamw_is(k: Any, adam: Any) -> None:
 def _sgd(k: Any, sgd: Any, less_decay: bool, enters: Enters | None = None) -> None:
     now, g, count, setup = state(k), k.real("g"), k.real("K"), sgd_setup(k)
     k.assume(count >= 1)
-    if enters is not None:
-        sgd_is(k, sgd, now, setup, enters)
 
     def base() -> None:
         k.check(CLAUSE, k.same(count * 0, 0), "buffers that are empty are related")
+        if enters is not None:
+            sgd_is(k, sgd, setup, enters, now, k.reals("gradient", STEPS))
 
     def step() -> None:
         decay = setup.decay / count if less_decay else setup.decay
@@ -136,7 +136,7 @@ def clipped_step(k: Any, sgd: Any) -> None:
     Its steps, of gradients of either sign, are compared with their sums on a path of their own.
     """
     if k.choose("compared", ["with 1/K", "with sums"]) == "with sums":
-        sgd_is(k, sgd, state(k), sgd_setup(k), within_norm)
+        sgd_is(k, sgd, sgd_setup(k), within_norm, state(k), k.reals("gradient", k.bound("steps")))
         return
     g, count, norm, rate = (k.real(name) for name in ("g", "K", "norm", "rate"))
     k.assume((g > 0) & (count >= 1) & (norm > 0) & (rate > 0))
