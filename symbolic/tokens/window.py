@@ -112,26 +112,28 @@ def token_weights(k: Any, loop: Any) -> None:
     training.each_token_weighs_the_same()
 
 
+def equal_counts(k: Any, loop: Any) -> None:
+    """GA-TOK-002: N_m = N >= 1 for all m, and the applied gradient is sum S_m / (N K)."""
+    count, n = k.upto("micro_batches"), k.int("N", 1)
+    batches = window_of(k, [n] * count)
+    k.cover("the largest window of counts above one", (count == k.bound("micro_batches")) & (n > 1))
+    training = Training(k, EQUAL, loop, batches, count)
+    training.steps_where_a_token_is_valid()
+    for j, g in enumerate(training.steps[0].gradient):
+        training.check(k.same(g * n * count, sum(b.total[j] for b in batches)), f"element {j}: 1 / (N K) each")
+    training.weights_follow()
+
+
 def fixed_constant(k: Any, loop: Any) -> None:
-    """GA-TOK-002: (1/K) sum S_m / N_m over the micro-batches with a target, for equal counts sum S / (N K)."""
-    if k.choose("counts", ["equal", "any"]) == "equal":
-        counts = [k.int("N", 1)] * k.upto("micro_batches")
-        k.cover(
-            "the largest window of equal counts above one", (len(counts) == k.bound("micro_batches")) & (counts[0] > 1)
-        )
-    else:
-        counts = counted(k, k.upto("any_counts"))
-        k.cover("an empty micro-batch beside another", (counts[0] == 0) & (counts[-1] > 1))
+    """GA-TOK-002: what the fixed constant consumes, (1/K) sum S_m / N_m over the micro-batches with a target."""
+    counts = counted(k, k.upto("micro_batches"))
     batches = window_of(k, counts)
+    k.cover("an empty micro-batch beside another", (counts[0] == 0) & (counts[-1] > 1))
     training = Training(k, EQUAL, loop, batches, len(batches))
     training.steps_where_a_token_is_valid()
     for j, g in enumerate(training.steps[0].gradient):
-        if all(n is counts[0] for n in counts):
-            want = sum(b.total[j] for b in batches)
-            training.check(k.same(g * counts[0] * len(counts), want), f"element {j}: 1 / (N K) each")
-        else:
-            want = sum(b.total[j] / b.valid for b in batches if b.valid > 0)
-            training.check(k.same(g * len(counts), want), f"element {j}: the means over K")
+        means = sum(b.total[j] / b.valid for b in batches if b.valid > 0)
+        training.check(k.same(g * len(batches), means), f"element {j}: the means over K")
     training.weights_follow()
 
 
