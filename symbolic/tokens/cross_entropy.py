@@ -14,9 +14,10 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from models.tokens.cross_entropy import IGNORED, Rows
+from models.tokens.cross_entropy import Rows
 
 CLAUSE = "GA-CE-001"
+IGNORED = -100  # torch.nn.functional.cross_entropy's default of ignore_index; the model has a constant of its own
 Slope = dict[tuple[int, int], Any]
 
 
@@ -70,8 +71,7 @@ def mean_slope(exps: Rows, targets: Sequence[int], largest: int) -> Slope:
 def gradient_at_logits(k: Any, loss: Any) -> None:
     """GA-CE-001, for every assignment of targets, ignored ones among them, and all logits."""
     rows, classes = k.upto("rows"), k.bound("classes")
-    ignored = sum([IGNORED])  # the number, in another object than the model's
-    targets = [int(k.choose("target", [*range(classes), ignored])) for _ in range(rows)]
+    targets = [int(k.choose("target", [*range(classes), IGNORED])) for _ in range(rows)]
     largest = int(k.choose("largest", [0, classes - 1] if rows < k.bound("rows") else [rows % classes]))
     exps = positive(k, rows, classes)
     valid = sum(t != IGNORED for t in targets)
