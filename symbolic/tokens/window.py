@@ -4,8 +4,8 @@ A micro-batch has N_m valid targets, any integer from 0 up, and any number of ig
 tokens' gradients is an arbitrary real (zero where there is none), so the applied gradient is sum_m S_m / sum_m N_m for
 all of them only if every valid token weighs 1 / sum_m N_m: one token's gradient may be anything while the others stay.
 
-What is demanded of the right normaliser is sums over windows, nowhere divided: G sum N = sum S in each window, and after
-window t the weights are those of the start less the rate times the sum of the gradients of windows 1 .. t.
+What is demanded of the right normaliser is sums over windows, nowhere divided: G sum N = sum S in each window, and
+after window t the weights are those of the start less the rate times the sum of the gradients of windows 1 .. t.
 """
 
 from __future__ import annotations
