@@ -148,6 +148,7 @@ _ROWS = (
     ("schedule_per_micro_batch", "GA-SCHED-001", "accelerate#963", SchedulePerMicroBatch),
     ("schedule_on_skip", "GA-SCHED-001", "pytorch-lightning#18828", ScheduleOnSkip),
     ("schedule_twice", "GA-SCHED-001", "diffusion-nbs#49", ScheduleTwice),
+    ("tail_unscheduled", "GA-SCHED-001", "torchseq#8", TailDropped),
     ("length_read_anew", "GA-SCHED-002", "mmcv#2093", LengthNow),
 )
 MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

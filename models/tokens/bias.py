@@ -85,10 +85,19 @@ class SumOfMeans(Bias):
         return mean - mean * tokens / total
 
 
+class HalfError(Bias):
+    """Half of the error: every bound on it holds all the more."""
+
+    def error(self, tokens: Number, mean: Number, k: Number, total: Number) -> Number:
+        """The mean of the two shares in place of the right one."""
+        return super().error(tokens, mean, k, total) / 2
+
+
 _ROWS = [
     ("half_and_half", "GA-TOK-002", "torchtitan#2206", HalfAndHalf),
     ("one_outlier", "GA-TOK-002", "transformers#34191", OneOutlier),
     ("sum_of_means", "GA-TOK-002", "mlx-lm#1413", SumOfMeans),
+    ("half_error", "GA-TOK-002", "torchtitan#2206", HalfError),
 ]
 
 BIAS_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

@@ -20,7 +20,10 @@ class CrossEntropy:
     """The reference backward pass."""
 
     def backward(self, exps: Rows, targets: Sequence[int]) -> Rows:
-        """One gradient a logit, of rows x classes exponentials and a target a row (IGNORED: none)."""
+        """One gradient a logit, of rows x classes exponentials and a target a row (IGNORED: none).
+
+        Raises IndexError for a target that is neither a class nor IGNORED, as PyTorch does.
+        """
         count = self.count(targets)
         return [self.row(e, t, count) for e, t in zip(exps, targets, strict=True)]
 
@@ -31,13 +34,15 @@ class CrossEntropy:
     def row(self, exps: tuple[Number, ...], target: int, count: int) -> tuple[Number, ...]:
         """(p - one_hot) / N, or zeros."""
         if target == IGNORED:
-            return tuple(0 * e for e in exps)
-        total = sum(exps[1:], exps[0])
-        return tuple((e / total - self.one_hot(j, target)) / count for j, e in enumerate(exps))
+            return (0,) * len(exps)
+        total, hot = sum(exps[1:], exps[0]), self.one_hot(target, len(exps))
+        return tuple((e / total - h) / count for e, h in zip(exps, hot, strict=True))
 
-    def one_hot(self, j: int, target: int) -> int:
-        """1 at the target."""
-        return int(j == target)
+    def one_hot(self, target: int, classes: int) -> list[int]:
+        """1 at the target. Raises IndexError where the target is no class."""
+        if not 0 <= target < classes:
+            raise IndexError(f"target {target} is out of bounds")
+        return [0] * target + [1] + [0] * (classes - target - 1)
 
 
 class Empty(CrossEntropy):
@@ -69,8 +74,10 @@ class IgnoredLeaks(CrossEntropy):
 
     def row(self, exps: tuple[Number, ...], target: int, count: int) -> tuple[Number, ...]:
         """The one-hot part alone is masked."""
+        if target != IGNORED:
+            return super().row(exps, target, count)
         total = sum(exps[1:], exps[0])
-        return tuple((e / total - self.one_hot(j, target)) / max(count, 1) for j, e in enumerate(exps))
+        return tuple(e / total / max(count, 1) for e in exps)
 
 
 class IgnoredIsFirstClass(CrossEntropy):

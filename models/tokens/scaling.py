@@ -27,29 +27,39 @@ class State:
 
 
 @dataclass(frozen=True)
+class SgdSetup:
+    """Hyperparameters of SGD. `norm` is the most that a clip lets through, None: no clip."""
+
+    rate: Number
+    momentum: Number
+    decay: Number
+    norm: Number | None
+    nesterov: bool
+
+
+@dataclass(frozen=True)
 class Setup:
-    """Hyperparameters; for SGD `beta1` is the momentum. `norm` is the most that a clip lets through, None: no clip."""
+    """Hyperparameters of AdamW, `norm` as for SGD."""
 
     rate: Number
     beta1: Number
-    beta2: Number = 0
-    eps: Number = 0
-    decay: Number = 0
+    beta2: Number
+    eps: Number
+    decay: Number
     norm: Number | None = None
-    nesterov: bool = False
 
 
 class Sgd:
     """torch.optim.SGD with momentum and nesterov, without dampening and weight decay."""
 
-    def step(self, state: State, g: Number, setup: Setup) -> State:
+    def step(self, state: State, g: Number, setup: SgdSetup) -> State:
         """The state after a step on the gradient g."""
         d = self.gradient(g, state, setup)
-        m = setup.beta1 * state.m + d
-        direction = d + setup.beta1 * m if setup.nesterov else m
+        m = setup.momentum * state.m + d
+        direction = d + setup.momentum * m if setup.nesterov else m
         return State(state.w - setup.rate * direction, m, state.v)
 
-    def gradient(self, g: Number, state: State, setup: Setup) -> Number:
+    def gradient(self, g: Number, state: State, setup: SgdSetup) -> Number:
         """What enters the buffer."""
         return g
 
@@ -57,7 +67,7 @@ class Sgd:
 class SgdDecay(Sgd):
     """SGD with weight decay, which is coupled: it is added to the gradient and not scaled with it."""
 
-    def gradient(self, g: Number, state: State, setup: Setup) -> Number:
+    def gradient(self, g: Number, state: State, setup: SgdSetup) -> Number:
         """g + decay w."""
         return g + setup.decay * state.w
 
@@ -65,15 +75,23 @@ class SgdDecay(Sgd):
 class SgdClipped(Sgd):
     """SGD behind a clip, of one element: the norm is the magnitude."""
 
-    def gradient(self, g: Number, state: State, setup: Setup) -> Number:
+    def gradient(self, g: Number, state: State, setup: SgdSetup) -> Number:
         """g, at most `norm` in magnitude."""
         return clipped(g, setup.norm)
+
+
+class SgdClippedAbove(Sgd):
+    """The clip looks at the gradient and not at its magnitude."""
+
+    def gradient(self, g: Number, state: State, setup: SgdSetup) -> Number:
+        """g, at most `norm`; below there is no bound."""
+        return setup.norm if g > setup.norm else g
 
 
 class SgdEmpty(Sgd):
     """The empty body: stays at zero."""
 
-    def step(self, state: State, g: Number, setup: Setup) -> State:
+    def step(self, state: State, g: Number, setup: SgdSetup) -> State:
         """A buffer that is no sum of gradients, and a weight that is the buffer."""
         return State(1 + g * g, g * g, state.v)
 
@@ -166,6 +184,7 @@ _ROWS = [
     ("unclipped", "GA-LR-001", "nanoGPT#168", Sgd),
     ("sgd_decay", "GA-LR-001", "keras#19990", SgdDecay),
     ("sgd_clipped", "GA-LR-001", "nanoGPT#168", SgdClipped),
+    ("clipped_above", "GA-LR-001", "nanoGPT#168", SgdClippedAbove),
     ("coupled_decay", "GA-LR-001", "pytorch#41679", CoupledDecay),
     ("adam_clipped", "GA-LR-001", "nanoGPT#168", AdamClipped),
     ("keeps_eps", "GA-LR-001", "nanochat#304", KeepsEps),

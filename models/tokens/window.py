@@ -1,4 +1,4 @@
-"""A window of token counts: K micro-batches with N_m valid targets each, weighed by the window's total.
+"""Windows of token counts: K micro-batches with N_m valid targets each, weighed by their window's total.
 
 A target is valid when its label is not `ignore_index`. The right normaliser of a window is the total of its valid
 targets, so that each weighs 1 / sum N_m whatever micro-batch it lies in. A window without a valid target has no
@@ -21,7 +21,7 @@ class TokenBatch:
 
     total: Vector
     valid: Number
-    ignored: Number = 0
+    ignored: Number
 
 
 Window = Sequence[TokenBatch]
@@ -39,11 +39,23 @@ class TokenStep:
 class TokenWindow:
     """The reference: summed losses, divided by the window's valid tokens as each is accumulated."""
 
-    def run(self, params: Vector, window: Window, rate: Number = 1) -> TokenStep:
+    def train(self, params: Vector, batches: Window, k: int, rate: Number) -> list[TokenStep]:
+        """Train on windows of k micro-batches in turn, the last with what is left; one record a window."""
+        windows = [batches[first : first + k] for first in range(0, len(batches), k)]
+        done: list[TokenStep] = []
+        for number in range(len(windows)):
+            done.append(self.window(done[-1].params if done else params, windows, number, rate))
+        return done
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """Train on window `number`, counted from 0, of all windows."""
+        return self.run(params, windows[number], rate)
+
+    def run(self, params: Vector, window: Window, rate: Number) -> TokenStep:
         """Train on one window from `params` with SGD at the learning rate `rate`."""
-        if self.skips(window):
-            return TokenStep((0,) * len(params), params, 0)
         buffer: Vector = (0,) * len(params)
+        if self.skips(window):
+            return TokenStep(buffer, params, 0)
         for batch in window:
             share = self.share(batch, window)
             buffer = tuple(b + g for b, g in zip(buffer, share, strict=True))
@@ -74,24 +86,25 @@ class WeightedMeans(TokenWindow):
     def share(self, batch: TokenBatch, window: Window) -> Vector:
         """Mean, then weight. The mean of no target is 0 / 0, which is never taken."""
         if batch.valid == 0:
-            return tuple(0 * g for g in batch.total)
-        total = self.normaliser(window)
-        return tuple(g / batch.valid * batch.valid / total for g in batch.total)
+            return (0,) * len(batch.total)
+        return tuple(self.weighed(g / batch.valid, batch, window) for g in batch.total)
+
+    def weighed(self, mean: Number, batch: TokenBatch, window: Window) -> Number:
+        """A mean gradient times the micro-batch's part of the window's valid tokens."""
+        return mean * batch.valid / self.normaliser(window)
 
 
-class FixedConstant(TokenWindow):
+class FixedConstant(WeightedMeans):
     """What is often done: (1/K) times the sum of the micro-batches' mean gradients. Right for equal counts alone."""
 
-    def share(self, batch: TokenBatch, window: Window) -> Vector:
-        """The mean over K; a micro-batch without a target adds nothing and still counts."""
-        if batch.valid == 0:
-            return tuple(0 * g for g in batch.total)
-        return tuple(g / batch.valid / len(window) for g in batch.total)
+    def weighed(self, mean: Number, batch: TokenBatch, window: Window) -> Number:
+        """The mean over K: a micro-batch without a target counts too."""
+        return mean / len(window)
 
 
 class Empty(TokenWindow):
     """The empty body: never steps."""
 
-    def run(self, params: Vector, window: Window, rate: Number = 1) -> TokenStep:
+    def run(self, params: Vector, window: Window, rate: Number) -> TokenStep:
         """Return at once."""
         return TokenStep((0,) * len(params), params, 0)

@@ -1,8 +1,8 @@
-"""Wrong normalisers of a window of token counts, each named after the obligation that it breaks."""
+"""Wrong normalisers of windows of token counts, each named after the obligation that it breaks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from models.registry import Mutant, registered
 from models.tokens.window import FixedConstant, Number, TokenBatch, TokenStep, TokenWindow, Vector, Window
@@ -53,7 +53,7 @@ class NoGuard(TokenWindow):
 class StepsOnNothing(TokenWindow):
     """A window without a valid target is stepped as if its gradient were 1 in every element."""
 
-    def run(self, params: Vector, window: Window, rate: Number = 1) -> TokenStep:
+    def run(self, params: Vector, window: Window, rate: Number) -> TokenStep:
         """The count is clamped to one, and what is in the buffer is not looked at."""
         if not self.skips(window):
             return super().run(params, window, rate)
@@ -66,6 +66,15 @@ class MissingScale(FixedConstant):
     def share(self, batch: TokenBatch, window: Window) -> Vector:
         """K times too much."""
         return tuple(g * len(window) for g in super().share(batch, window))
+
+
+class FilledOnly(FixedConstant):
+    """The means over the micro-batches that have a target: 1/K where none is empty."""
+
+    def finish(self, buffer: Vector, window: Window) -> Vector:
+        """An empty micro-batch does not count."""
+        filled = sum(1 for batch in window if batch.valid > 0)
+        return tuple(b * len(window) / filled for b in buffer)
 
 
 class DividedTwice(TokenWindow):
@@ -84,6 +93,68 @@ class SummedTokens(TokenWindow):
         return batch.total
 
 
+class CountedApart(TokenWindow):
+    """Base of bugs that count the valid targets in another window than they are used in."""
+
+    counted: Window = ()
+
+    def normaliser(self, window: Window) -> Number:
+        """The total of the window that was counted."""
+        return super().normaliser(self.counted)
+
+
+class FirstWindowCounts(CountedApart):
+    """The valid targets are counted in the first window, and that total is used in all later ones."""
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """Counted once, when the training begins."""
+        self.counted = windows[0]
+        return super().window(params, windows, number, rate)
+
+
+class NextWindowCounts(CountedApart):
+    """The micro-batches of the next window are fetched before this one is counted."""
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """The counts of the window that follows, where there is one."""
+        self.counted = windows[min(number + 1, len(windows) - 1)]
+        return super().window(params, windows, number, rate)
+
+
+class GuardOnce(TokenWindow):
+    """Looks for a window without a valid target in the first window only."""
+
+    guards = True
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """Switches the guard off after the first window."""
+        self.guards = number == 0
+        return super().window(params, windows, number, rate)
+
+    def skips(self, window: Window) -> bool:
+        """Never in a later window."""
+        return self.guards and super().skips(window)
+
+
+class FixedFromThird(TokenWindow):
+    """The right weights in two windows, and 1/K from the third on."""
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """Another rule for later windows."""
+        rule = TokenWindow() if number < 2 else FixedConstant()
+        return rule.window(params, windows, number, rate)
+
+
+class StaleWeights(TokenWindow):
+    """From the third window on the step starts from the weights that the first window left."""
+
+    def window(self, params: Vector, windows: Sequence[Window], number: int, rate: Number) -> TokenStep:
+        """Keeps a copy of the weights and loads it again."""
+        if number == 1:
+            self.kept = params
+        return super().window(self.kept if number >= 2 else params, windows, number, rate)
+
+
 _ROWS = [
     ("mean_of_means", "GA-TOK-001", "transformers#34191", MeanOfMeans),
     ("fixed_constant", "GA-TOK-001", "torchtune#1875", FixedConstant),
@@ -91,7 +162,13 @@ _ROWS = [
     ("counts_ignored", "GA-TOK-001", "composer#3273", CountsIgnored),
     ("no_guard", "GA-TOK-001", "pytorch#116349", NoGuard),
     ("steps_on_nothing", "GA-TOK-001", "mlx-lm#1413", StepsOnNothing),
+    ("first_window_counts", "GA-TOK-001", "LlamaFactory#6639", FirstWindowCounts),
+    ("next_window_counts", "GA-TOK-001", "transformers#34191", NextWindowCounts),
+    ("guard_once", "GA-TOK-001", "pytorch#116349", GuardOnce),
+    ("fixed_from_third", "GA-TOK-001", "torchtune#1875", FixedFromThird),
+    ("stale_weights", "GA-TOK-001", "transformers#34191", StaleWeights),
     ("missing_scale", "GA-TOK-002", "nanoGPT#206", MissingScale),
+    ("filled_only", "GA-TOK-002", "transformers#34191", FilledOnly),
     ("divided_twice", "GA-TOK-002", "Megatron-LM#4590", DividedTwice),
     ("summed_tokens", "GA-TOK-002", "torchtune#1917", SummedTokens),
 ]

@@ -100,7 +100,8 @@ def _scheduled(k: Any, loop: Any, g: Any) -> None:
     """One more micro-batch of an epoch: `before` attempts were made in the epochs before it, ceil(B/N) in each.
 
     `left` epochs follow this one, so that total_steps is before + ceil(B/N) + left ceil(B/N); `more` windows of this
-    one are still to close.
+    one are still to close. Attempts after micro-batch b of an epoch are floor(b/N), and ceil(B/N) at its end: where the
+    subject closes a window elsewhere, no number satisfies this.
     """
     batches, n, c, before, left, steps, more = g.batches, g.n, g.c, g.before, g.left, g.steps, g.more
     batch, held, skipped, schedules = g.batch, g.held, g.skipped, g.schedules
@@ -108,19 +109,19 @@ def _scheduled(k: Any, loop: Any, g: Any) -> None:
     k.assume(is_ceiling(c, batches, n) & within_epoch(batch, steps, held, n))
     k.assume(schedules + skipped == before + steps)
     batch, held = batch + 1, held + 1
-    closes, skips = bool((held == n) | (batch == batches)), k.choose("the scaler skips", [False, True])
-    schedules = schedules + loop.schedules(closes, closes and skips)
+    closes, skips = bool(loop.ends(held, n, batch, batches)), k.choose("the scaler skips", [False, True])
+    schedules = schedules + loop.schedules(closes, skips)
     skipped = skipped + int(closes and skips)
     if closes:
         steps, more, held = steps + 1, more - 1, held * 0
     k.cover("a skipped step at the epoch's end", (batch == batches) & (skipped > 0) & (left > 1))
-    k.check(SCHEDULE, schedules + skipped == before + steps, "a schedule for each performed step, none for a skipped")
-    k.check(SCHEDULE, schedules <= before + c + left * c, "within total_steps")
     if bool(batch == batches):
-        k.check(SCHEDULE, more == 0, "the epoch made all its attempts")
+        k.check(SCHEDULE, (more == 0) & (held == 0), "the epoch made ceil(B/N) attempts")
         k.check(SCHEDULE, (left > 0) | (skipped > 0) | (schedules == before + c), "all of total_steps without a skip")
     else:
-        k.check(SCHEDULE, (more >= 1) & within_epoch(batch, steps, held, n), "windows are left for what is to come")
+        k.check(SCHEDULE, (more >= 1) & within_epoch(batch, steps, held, n), "floor(b/N) attempts, and more to come")
+    k.check(SCHEDULE, schedules + skipped == before + steps, "a schedule for each performed step, none for a skipped")
+    k.check(SCHEDULE, schedules <= before + c + left * c, "within total_steps")
 
 
 def length_of_a_window(k: Any, loop: Any) -> None:

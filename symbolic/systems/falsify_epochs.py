@@ -189,6 +189,10 @@ class ScheduleWithinTotal(Epoch):
         for i, (_, performed, made) in enumerate(seen.rows):
             if made != performed:
                 raise Refutation(self.clause, f"after {i} micro-batches {performed} steps and {made} schedules")
+        if case.overflow is None and seen.rows[-1][2] != total:
+            raise Refutation(
+                self.clause, f"{seen.rows[-1][2]} of {total} schedules at the end, and no step was skipped"
+            )
         reached = {"a skipped step"} if seen.rows[-1][0] > seen.rows[-1][1] else set()
         if seen.rows[-1][2] == total:
             try:

@@ -29,27 +29,19 @@ def _empty_buffer(k: Any) -> None:
 
 
 def _window(k: Any) -> tuple[Held, Any]:
-    """A window of r micro-batches, r <= N, all of the same size but, on one path, the last; and this one's count."""
-    n, r, size = k.int("N", 1), k.int("r", 1), k.int("size", 1)
-    short = k.choose("the last micro-batch", ["as the others", "is short"]) == "is short"
-    count = size
-    total = r * size
-    if short:
-        last = k.int("samples of the last", 1)
-        k.assume(last < size)
-        total = (r - 1) * size + last
-        count = last if k.choose("this micro-batch", ["an earlier one", "the last"]) == "the last" else size
-        k.assume((r > 1) | (count < size))
-    k.assume(r <= n)
+    """A window of r <= N micro-batches with any number of samples in all, and any of them in this one."""
+    n, r, total, size, count = (k.int(name, 1) for name in ("N", "r", "samples", "size", "count"))
+    k.assume((r <= n) & (count <= total))
     k.cover("a tail", r < n)
-    k.cover("a tail with a short last micro-batch", (r < n) & (count < size))
+    k.cover(
+        "a tail with a short last micro-batch", (r < n) & (r > 1) & (count < size) & (total == (r - 1) * size + count)
+    )
     return Held(n, r, total, size), count
 
 
 def _one_more(k: Any, tail: Any) -> None:
     held, count = _window(k)
     buffer, weighted, g = k.real("buffer"), k.real("sum"), k.real("g")
-    k.assume(held.total > 0)
     k.assume(buffer * held.total == weighted)
     k.scenario(held, g=g, count=count)
     buffer = buffer + tail.share(g, count, held)

@@ -23,24 +23,28 @@ def token_batches(counts: Sequence[int], sums: Sequence[int], number: Numbers) -
 
 
 def token_weights(subject: Any, number: Numbers = Ratio) -> Contract:
-    """GA-TOK-001 and -002: sum S_m / sum N_m, equal counts included, and no step where no token is valid."""
+    """GA-TOK-001 and -002: sum S_m / sum N_m in each window, equal counts included; no step where no token is valid."""
 
-    def contract(n1: int, n2: int, s1: int, s2: int) -> bool:
+    def contract(k: int, n1: int, n2: int, s1: int, s2: int) -> bool:
         """
-        pre: 0 <= n1 <= 2 and 0 <= n2 <= 2
+        pre: 1 <= k <= 2 and 0 <= n1 <= 2 and 0 <= n2 <= 2
         post: _
         """
-        counts = [pick(n1, 0, 2), pick(n2, 0, 2)]
+        k, counts = pick(k, 1, 2), [pick(n1, 0, 2), pick(n2, 0, 2)]
         batches = token_batches(counts, (s1, s2), number)
         try:
-            step = subject.run((number(5),), batches, 1)
+            steps = subject.train((number(5),), batches, k, 3)
         except ZeroDivisionError:
             return False
-        if sum(counts) == 0:
-            return step.steps == 0 and same(step.params[0], number(5)) and same(step.gradient[0], number(0))
-        total = batches[0].total[0] + batches[1].total[0]
-        moved = number(5) - step.params[0]
-        return step.steps == 1 and same(step.gradient[0] * sum(counts), total) and same(moved * sum(counts), total)
+        before, parts = number(5), [batches[first : first + k] for first in range(0, 2, k)]
+        for step, part in zip(steps, parts, strict=True):
+            valid, total = sum(b.valid for b in part), sum((b.total[0] for b in part), number(0))
+            if step.steps != (valid > 0) or not same(step.gradient[0] * max(valid, 1), total):
+                return False
+            if not same((before - step.params[0]) * max(valid, 1), total * 3):
+                return False
+            before = step.params[0]
+        return True
 
     return contract
 
@@ -52,7 +56,7 @@ def unequal(subject: Any, number: Numbers = Ratio) -> Contract:
         """
         post: not _
         """
-        step = subject.run((number(0),), token_batches((1, 2), (s1, s2), number), 1)
+        (step,) = subject.train((number(0),), token_batches((1, 2), (s1, s2), number), 2, 1)
         return step.steps == 1 and not same(step.gradient[0] * 4, number(2 * s1 + s2))
 
     return contract
@@ -135,7 +139,7 @@ COVERS: Mapping[str, Sequence[Callable[..., Contract]]] = {
 }
 
 BOUNDS: Mapping[str, Mapping[str, int]] = {
-    "token_weights": {"micro_batches": 2, "tokens": 2},
+    "token_weights": {"micro_batches": 2, "windows": 2, "tokens": 2},
     "gradient_at_logits": {"rows": 2, "classes": 2, "exponentials": 2},
     "scaled_moments": {"micro_batches": 3, "gradients": 1},
 }

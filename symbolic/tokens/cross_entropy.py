@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from models.tokens.cross_entropy import IGNORED, Rows
+from models.tokens.cross_entropy import Rows
 
 CLAUSE = "GA-CE-001"
+IGNORED = -100  # torch.nn.functional.cross_entropy's default of ignore_index; the model has a constant of its own
 Slope = dict[tuple[int, int], Any]
 
 
@@ -69,11 +72,8 @@ def gradient_at_logits(k: Any, loss: Any) -> None:
     """GA-CE-001, for every assignment of targets, ignored ones among them, and all logits."""
     rows, classes = k.upto("rows"), k.bound("classes")
     targets = [int(k.choose("target", [*range(classes), IGNORED])) for _ in range(rows)]
-    largest = int(k.choose("largest", [0, classes - 1]))
-    exps = [k.reals(f"e{i}", classes) for i in range(rows)]
-    for row in exps:
-        for e in row:
-            k.assume(e > 0)
+    largest = int(k.choose("largest", [0, classes - 1] if rows < k.bound("rows") else [rows % classes]))
+    exps = positive(k, rows, classes)
     valid = sum(t != IGNORED for t in targets)
     k.cover("a valid and an ignored row", 0 < valid < rows)
     k.cover("no valid row", valid == 0)
@@ -81,8 +81,27 @@ def gradient_at_logits(k: Any, loss: Any) -> None:
     grads = loss.backward(exps, targets)
     k.check(CLAUSE, [len(g) for g in grads] == [classes] * rows, "a gradient for each logit")
     for i, row in enumerate(grads):
-        for j, g in enumerate(row):
-            words = f"row {i} of targets {targets}, class {j}"
-            k.check(CLAUSE, k.same(g, slope.get((i, j), 0)), f"{words}: the derivative of the mean loss")
-        if targets[i] == IGNORED:
-            k.check(CLAUSE, all(bool(k.same(g, 0)) for g in row), f"row {i} is ignored: zero")
+        words = f"row {i} of targets {targets}"
+        same = [k.same(g, slope.get((i, j), 0)) for j, g in enumerate(row)]
+        k.check(CLAUSE, reduce(and_, same), f"{words}: the derivative of the mean loss, zero where it is ignored")
+    if largest == 0 and rows == 1:
+        refuses_no_class(k, loss, classes)
+
+
+def positive(k: Any, rows: int, classes: int, name: str = "e") -> Rows:
+    """Exponentials of logits: any positive numbers."""
+    exps = [k.reals(f"{name}{i}", classes) for i in range(rows)]
+    for row in exps:
+        for e in row:
+            k.assume(e > 0)
+    return exps
+
+
+def refuses_no_class(k: Any, loss: Any, classes: int) -> None:
+    """A target that is neither a class nor IGNORED is an error, as in PyTorch: it has no gradient."""
+    label = int(k.choose("no class", [-1, classes, IGNORED - 1, IGNORED + 1]))
+    try:
+        loss.backward(positive(k, 1, classes, "other "), [label])
+    except IndexError:
+        return
+    k.check(CLAUSE, False, f"target {label} of {classes} classes is taken")

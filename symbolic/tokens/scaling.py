@@ -2,19 +2,25 @@
 
 Two runs start from the same weights, the second on c times the gradients of the first. While their weights agree the
 gradients are those of the same weights, so one step from any related pair of states is an induction over all steps.
+What the steps themselves are is compared with sums over all gradients so far, not with another run of the same text:
+`sgd_is` and `adamw_is`, from any state, so that what holds of these steps holds of all. Sources: PyTorch,
+torch.optim.SGD; Kingma and Ba 2015, section 3; Loshchilov and Hutter 2019, algorithm 2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from models.tokens.scaling import Setup, State
+from gradproof.harness import sqrt
+from models.tokens.scaling import Setup, SgdSetup, State
 
 CLAUSE = "GA-LR-001"
 BETA1, BETA2 = Fraction(9, 10), Fraction(999, 1000)
 RATE, K = Fraction(1, 1000), 8
+STEPS = 3  # from any state, in the base of an induction: one would do, three show the order of gradients
 LIMIT = (1 - BETA1) ** 2 * BETA2 / ((1 - BETA2) * (BETA2 - BETA1**2))
 """The most that m^2 / v can be at the default betas: 52.86, of which the root is 7.27."""
 
@@ -24,26 +30,85 @@ def state(k: Any) -> State:
     return State(k.real("w"), k.real("m"), k.real("v"))
 
 
-def sgd_setup(k: Any) -> Setup:
+def sgd_setup(k: Any) -> SgdSetup:
     """Any rate and momentum, with or without nesterov; decay and clip for the subjects that have them."""
     nesterov = bool(k.choose("nesterov", [False, True]))
     rate, momentum, decay, norm = (k.real(name) for name in ("rate", "momentum", "decay", "norm"))
     k.assume((rate > 0) & (decay >= 0) & (norm > 0))
-    return Setup(rate, momentum, decay=decay, norm=norm, nesterov=nesterov)
+    return SgdSetup(rate, momentum, decay, norm, nesterov)
 
 
-def _sgd(k: Any, sgd: Any, less_decay: bool) -> None:
+Enters = Callable[[Any, Any, SgdSetup], Any]
+
+
+def plain(g: Any, w: Any, setup: SgdSetup) -> Any:
+    """The gradient itself."""
+    return g
+
+
+def with_decay(g: Any, w: Any, setup: SgdSetup) -> Any:
+    """Coupled weight decay."""
+    return g + setup.decay * w
+
+
+def within_norm(g: Any, w: Any, setup: SgdSetup) -> Any:
+    """The gradient over what its magnitude has too much, in parts of the norm."""
+    return g / (1 if abs(g) <= setup.norm else abs(g) / setup.norm)
+
+
+def sgd_is(k: Any, sgd: Any, setup: SgdSetup, enters: Enters, start: State, gradients: Sequence[Any]) -> None:
+    """SGD from any state: buffer t is the sum of momentum^(t - i) d_i, and the weight has moved by all directions."""
+    now, entered, moved = start, [], 0
+    for t, g in enumerate(gradients, 1):
+        entered.append(enters(g, now.w, setup))
+        now = sgd.step(now, g, setup)
+        kept = [entered[i] * power(setup.momentum, t - 1 - i) for i in range(t)]
+        buffer = start.m * power(setup.momentum, t) + sum(kept)
+        moved = moved + (entered[-1] + buffer * setup.momentum if setup.nesterov else buffer)
+        k.check(CLAUSE, k.same(now.m, buffer), f"step {t}: the buffer is the sum of what entered")
+        k.check(CLAUSE, k.same(start.w - now.w, moved * setup.rate), f"step {t}: the weight moves by every direction")
+        k.check(CLAUSE, k.same(now.v, start.v), f"step {t}: SGD has no second moment")
+
+
+def power(x: Any, count: int) -> Any:
+    """x to the power of a whole number, by multiplication."""
+    return 1 if count == 0 else x * power(x, count - 1)
+
+
+def adamw_is(k: Any, adam: Any) -> None:
+    """AdamW over several steps from any state: both moments are weighted sums, and the decay is not in them."""
+    start, gradients, eps = state(k), k.reals("gradient", k.bound("steps")), k.real("eps")
+    setup, _ = adam_setup(k, eps)
+    first, second = (k.reals(f"1 - {name}^t", len(gradients), 0, 1) for name in ("beta1", "beta2"))
+    k.assume((eps > 0) & (start.v >= 0))
+    for correction in (*first, *second):
+        k.assume(correction > 0)
+    now, b1, b2 = start, setup.beta1, setup.beta2
+    k.cover("gradients of both signs, and decay", (gradients[0] > 0) & (gradients[-1] < 0) & (setup.decay > 0))
+    for t, (gradient, c1, c2) in enumerate(zip(gradients, first, second, strict=True), 1):
+        before, now = now, adam.step(now, gradient, setup, (c1, c2))
+        m = start.m * power(b1, t) + sum((1 - b1) * power(b1, t - i) * g for i, g in enumerate(gradients[:t], 1))
+        v = start.v * power(b2, t) + sum((1 - b2) * power(b2, t - i) * g * g for i, g in enumerate(gradients[:t], 1))
+        k.check(CLAUSE, k.same(now.m, m), f"step {t}: the first moment is the weighted sum of the gradients")
+        k.check(CLAUSE, k.same(now.v, v), f"step {t}: the second moment is the weighted sum of their squares")
+        left = (before.w - now.w - setup.rate * setup.decay * before.w) * (sqrt(now.v / c2) + eps) * c1
+        k.check(CLAUSE, k.same(left, setup.rate * now.m), f"step {t}: what is not decay is the corrected ratio")
+
+
+def _sgd(k: Any, sgd: Any, less_decay: bool, enters: Enters | None = None) -> None:
     now, g, count, setup = state(k), k.real("g"), k.real("K"), sgd_setup(k)
     k.assume(count >= 1)
 
     def base() -> None:
         k.check(CLAUSE, k.same(count * 0, 0), "buffers that are empty are related")
+        if enters is not None:
+            sgd_is(k, sgd, setup, enters, now, k.reals("gradient", STEPS))
 
     def step() -> None:
         decay = setup.decay / count if less_decay else setup.decay
         scaled = sgd.step(now, g, replace(setup, rate=count * setup.rate, decay=decay))
         without = sgd.step(State(now.w, count * now.m, now.v), count * g, setup)
-        k.cover("eight micro-batches", (g > 0) & (count == K) & (setup.beta1 > 0))
+        k.cover("eight micro-batches", (g > 0) & (count == K) & (setup.momentum > 0))
         k.check(CLAUSE, k.same(without.w, scaled.w), "the weights are the same")
         k.check(CLAUSE, k.same(without.m, count * scaled.m), "the buffer is K times as large")
 
@@ -55,16 +120,27 @@ def like_larger_rate(k: Any, sgd: Any) -> None:
     _sgd(k, sgd, less_decay=False)
 
 
+def steps_like_larger_rate(k: Any, sgd: Any) -> None:
+    """The same of torch's SGD, whose steps are compared with their sums first."""
+    _sgd(k, sgd, less_decay=False, enters=plain)
+
+
 def like_larger_rate_and_less_decay(k: Any, sgd: Any) -> None:
     """SGD with coupled decay: without 1/K at rate eta it is rate K eta with the decay divided by K."""
-    _sgd(k, sgd, less_decay=True)
+    _sgd(k, sgd, less_decay=True, enters=with_decay)
 
 
 def clipped_step(k: Any, sgd: Any) -> None:
-    """SGD behind a clip: without 1/K the step is 1 to K times as long; once where both clip, K where neither does."""
+    """SGD behind a clip: without 1/K the step is 1 to K times as long; once where both clip, K where neither does.
+
+    Its steps, of gradients of either sign, are compared with their sums on a path of their own.
+    """
+    if k.choose("compared", ["with 1/K", "with sums"]) == "with sums":
+        sgd_is(k, sgd, sgd_setup(k), within_norm, state(k), k.reals("gradient", k.bound("steps")))
+        return
     g, count, norm, rate = (k.real(name) for name in ("g", "K", "norm", "rate"))
     k.assume((g > 0) & (count >= 1) & (norm > 0) & (rate > 0))
-    setup, start = Setup(rate, 0 * rate, norm=norm), State(0 * g, 0 * g, 0 * g)
+    setup, start = SgdSetup(rate, 0 * rate, 0 * rate, norm, False), State(0 * g, 0 * g, 0 * g)
     short, long = (0 - sgd.step(start, x, setup).w for x in (g, count * g))
     k.cover("between the two", (count * g > norm) & (g < norm))
     k.check(CLAUSE, (short <= long) & (long <= count * short), "1 to K times as long")
@@ -115,7 +191,7 @@ def eps_effect(k: Any, adam: Any) -> None:
     """AdamW: with root r of v_hat, c times the gradients change the update by (c - 1) eps / (c r + eps) of itself."""
     first, root, least, eps, c = (k.real(name) for name in ("m_hat", "r", "least r", "eps", "c"))
     k.assume((root > 0) & (least > 0) & (least <= root) & (eps > 0) & (c >= 1))
-    setup = Setup(RATE, BETA1, BETA2, eps)
+    setup = Setup(RATE, BETA1, BETA2, eps, 0)
     one, many = adam.direction(first, root, setup), adam.direction(c * first, c * root, setup)
     k.cover("a factor of eight and a gradient", (c == K) & (first > 0))
     k.check(CLAUSE, k.same((many - one) * (c * root + eps), one * (c - 1) * eps), "exactly, where r is known")
@@ -128,7 +204,7 @@ def first_step(k: Any, adam: Any) -> None:
     """AdamW from empty moments: the first step is shorter than the rate whatever the gradient is multiplied by."""
     g, c, eps, rate = (k.real(name) for name in ("g", "c", "eps", "rate"))
     k.assume((c >= 1) & (eps > 0) & (rate > 0))
-    setup, corrections = Setup(rate, BETA1, BETA2, eps), (1 - BETA1, 1 - BETA2)
+    setup, corrections = Setup(rate, BETA1, BETA2, eps, 0), (1 - BETA1, 1 - BETA2)
     moved = adam.step(State(0 * g, 0 * g, 0 * g), c * g, setup, corrections).w
     k.cover("a gradient", (g > 1) & (c == K))
     k.check(CLAUSE, (moved < rate) & (-moved < rate), "shorter than the rate")
@@ -142,7 +218,7 @@ def longest_step(k: Any, adam: Any) -> None:
     """
     now, g, p1, p2, eps = state(k), k.real("g"), k.real("beta1^t"), k.real("beta2^t"), k.real("eps")
     c1, c2, m, root = (k.real(name) for name in ("1 - beta1^t", "1 - beta2^t", "m at last", "sqrt v_hat"))
-    setup = Setup(RATE, BETA1, BETA2, eps)
+    setup = Setup(RATE, BETA1, BETA2, eps, 0)
 
     def base() -> None:
         k.check(CLAUSE, k.same(eps * 0, 0), "moments that are empty satisfy m^2 <= LIMIT v")
@@ -188,7 +264,7 @@ def switched(k: Any, adam: Any) -> None:
     """The claim: dropping 1/K in the middle of a run changes nothing, eps = 0: on moments of gradients all equal."""
     g, w = k.real("g"), k.real("w")
     k.assume(g > 0)
-    now, setup = State(w, g, g * g), Setup(RATE, BETA1, BETA2)
+    now, setup = State(w, g, g * g), Setup(RATE, BETA1, BETA2, 0, 0)
     k.cover("a gradient", g > 1)
     same, larger = (adam.step(now, x, setup, (1, 1)).w for x in (g, K * g))
     k.check(CLAUSE, k.same(larger, same), "the weights are the same")

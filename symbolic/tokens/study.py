@@ -43,7 +43,7 @@ def effective_tokens(stated: Sequence[tuple[int, int, int]] = STATED) -> list[di
         targets = torch.cat([torch.zeros(tokens), torch.full((IGNORED_BESIDE,), float(IGNORED))]).long()
         counted = TorchTokens().normaliser([(targets, targets)] * count)
         window = [TokenBatch((Fraction(int(m == 0)),), tokens, IGNORED_BESIDE) for m in range(count)]
-        weight = TokenWindow().run((Fraction(0),), window).gradient[0]
+        weight = TokenWindow().run((Fraction(0),), window, 1).gradient[0]
         right = counted == product and weight == Fraction(1, product)
         row = {"tokens": tokens, "micro_batches": count, "stated": product, "counted": counted}
         rows.append(row | {"weight_of_each": str(weight), "ok": right})
@@ -67,7 +67,7 @@ def bias() -> dict[str, Any]:
 
 def after_switch(steps: int = 200) -> dict[str, Any]:
     """AdamW on equal gradients: length of each step, in rates, after the 1/K is dropped in the middle of a run."""
-    setup, state, moved = Setup(1.0, 0.9, 0.999), State(0.0, 1.0, 1.0), []
+    setup, state, moved = Setup(1.0, 0.9, 0.999, 0.0, 0.0), State(0.0, 1.0, 1.0), []
     for _ in range(steps):
         after = AdamW().step(state, float(K), setup, (1.0, 1.0))
         moved.append(state.w - after.w)

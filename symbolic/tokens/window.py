@@ -3,12 +3,17 @@
 A micro-batch has N_m valid targets, any integer from 0 up, and any number of ignored ones. The sum of its valid
 tokens' gradients is an arbitrary real (zero where there is none), so the applied gradient is sum_m S_m / sum_m N_m for
 all of them only if every valid token weighs 1 / sum_m N_m: one token's gradient may be anything while the others stay.
+
+What is demanded of the right normaliser is sums over windows, nowhere divided: G sum N = sum S in each window, and
+after window t the weights are those of the start less the rate times the sum of the gradients of windows 1 .. t.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import product
+from operator import and_
 from typing import Any
 
 from models.tokens.window import TokenBatch, TokenStep
@@ -32,57 +37,104 @@ def window_of(k: Any, counts: Sequence[Any]) -> list[TokenBatch]:
     return batches
 
 
-def stepped(k: Any, clause: str, loop: Any, batches: list[TokenBatch]) -> tuple[TokenStep, Sequence[Any]]:
-    """The loop's step and the weights before it; a division by zero breaks the clause."""
-    params = k.reals("w", k.bound("elements"))
-    try:
-        return loop.run(params, batches, 1), params
-    except ZeroDivisionError:
-        k.check(clause, False, "a division by zero")
-        raise
+class Training:
+    """A subject's training on windows of `size` of these micro-batches, from any weights at any learning rate."""
+
+    def __init__(self, k: Any, clause: str, loop: Any, batches: Sequence[TokenBatch], size: int) -> None:
+        self.k, self.clause = k, clause
+        self.start, self.rate = k.reals("w", k.bound("elements")), k.real("rate")
+        self.windows = [batches[first : first + size] for first in range(0, len(batches), size)]
+        try:
+            self.steps: list[TokenStep] = loop.train(self.start, list(batches), size, self.rate)
+        except ZeroDivisionError:
+            k.check(clause, False, "a division by zero")
+            raise
+
+    def check(self, holds: Any, words: str) -> None:
+        """One demand of the clause."""
+        self.k.check(self.clause, holds, words)
+
+    def equal(self, pairs: Iterable[tuple[Any, Any]], words: str) -> None:
+        """Every pair is equal: one question for the elements of a vector."""
+        self.check(reduce(and_, [self.k.same(got, want) for got, want in pairs]), words)
+
+    def steps_where_a_token_is_valid(self) -> None:
+        """A step in each window that has a valid token; no gradient and no step in the others."""
+        self.check(len(self.steps) == len(self.windows), "a record for each window")
+        for t, (step, window) in enumerate(zip(self.steps, self.windows, strict=True), 1):
+            self.check(len(step.gradient) == len(step.params) == len(self.start), f"window {t}: every element")
+            if sum(b.valid for b in window) == 0:
+                self.check(step.steps == 0, f"window {t}, no valid token: no step")
+                self.equal([(g, 0) for g in step.gradient], f"window {t}, no valid token: gradient zero")
+            else:
+                self.check(step.steps == 1, f"window {t}: one step")
+
+    def weights_follow(self) -> None:
+        """After each window the weights are those of the start less rate times the sum of all gradients so far."""
+        for t, step in enumerate(self.steps, 1):
+            sums = [sum(part) for part in zip(*(s.gradient for s in self.steps[:t]), strict=True)]
+            moved = [before - after for before, after in zip(self.start, step.params, strict=True)]
+            pairs = [(m, self.rate * g) for m, g in zip(moved, sums, strict=True)]
+            self.equal(pairs, f"window {t}: the step is of its gradient")
+
+    def each_token_weighs_the_same(self) -> None:
+        """G sum N = sum S in every window and every element."""
+        self.steps_where_a_token_is_valid()
+        for t, (step, window) in enumerate(zip(self.steps, self.windows, strict=True), 1):
+            total = sum(b.valid for b in window)
+            sums = [sum(part) for part in zip(*(b.total for b in window), strict=True)]
+            pairs = [(g * total, want) for g, want in zip(step.gradient, sums, strict=True)]
+            self.equal(pairs, f"window {t}: each token weighs 1 / sum N_m")
+        self.weights_follow()
 
 
-def weighs(k: Any, clause: str, step: TokenStep, params: Sequence[Any], batches: Sequence[TokenBatch]) -> None:
-    """One step, with the mean over the window's valid tokens."""
-    total = sum(b.valid for b in batches)
-    k.check(clause, step.steps == 1, "one step")
-    k.check(clause, len(step.gradient) == len(params), "every element has a gradient")
-    for j, (g, before, after) in enumerate(zip(step.gradient, params, step.params, strict=True)):
-        k.check(clause, k.same(g * total, sum(b.total[j] for b in batches)), f"element {j}: 1 / sum N_m each")
-        k.check(clause, k.same(before - after, g), f"element {j}: the step is of that gradient")
+def shapes(micro_batches: int, windows: int) -> list[tuple[int, int]]:
+    """(K, micro-batches in all): every K, full windows and tails, at most that many micro-batches and windows."""
+    sizes = range(1, micro_batches + 1)
+    return [(size, count) for count in sizes for size in range(1, count + 1) if count <= size * windows]
 
 
 def token_weights(k: Any, loop: Any) -> None:
-    """GA-TOK-001: 1 / sum N_m each, for all counts; no valid token at all is no gradient and no step."""
-    counts = counted(k, k.upto("micro_batches"))
+    """GA-TOK-001 over several windows with counts of their own, the last one short: 1 / sum N_m each in every one."""
+    size, count = k.choose("K and micro-batches", shapes(k.bound("micro_batches"), k.bound("windows")))
+    counts = counted(k, count)
     batches = window_of(k, counts)
-    total = sum(counts)
+    training = Training(k, WEIGHT, loop, batches, size)
+    parts = training.windows
+    totals = [sum(b.valid for b in window) for window in parts]
     k.cover("unequal counts", (counts[0] == 1) & (counts[-1] == 3))
-    k.cover("a micro-batch without a target", (counts[0] == 0) & (total > 0))
-    k.cover("an ignored label", (batches[0].ignored > 0) & (total > 0))
-    k.cover("no valid target in the window", total == 0)
-    step, params = stepped(k, WEIGHT, loop, batches)
-    if total == 0:
-        k.check(WEIGHT, step.steps == 0, "no valid token: no step")
-        for j, (g, before, after) in enumerate(zip(step.gradient, params, step.params, strict=True)):
-            k.check(WEIGHT, k.same(g, 0), f"no valid token: element {j} has gradient zero")
-            k.check(WEIGHT, k.same(before, after), f"no valid token: element {j} stays")
-        return
-    weighs(k, WEIGHT, step, params, batches)
+    k.cover("a micro-batch without a target", (counts[0] == 0) & (totals[0] > 0))
+    k.cover("an ignored label", (batches[0].ignored > 0) & (totals[0] > 0))
+    k.cover("the largest window", size == k.bound("micro_batches"))
+    if len(parts) > 2 and size > 1:
+        k.cover("no valid target in an inner window", (totals[0] > 0) & (totals[1] == 0) & (totals[2] > 0))
+        k.cover("a tail whose count is its own", (len(parts[-1]) < size) & (totals[-1] > totals[0]))
+    training.each_token_weighs_the_same()
 
 
 def equal_counts(k: Any, loop: Any) -> None:
     """GA-TOK-002: N_m = N >= 1 for all m, and the applied gradient is sum S_m / (N K)."""
-    count = k.upto("micro_batches")
-    n = k.int("N", 1)
+    count, n = k.upto("micro_batches"), k.int("N", 1)
     batches = window_of(k, [n] * count)
-    k.cover("the largest window", count == k.bound("micro_batches"))
-    k.cover("a count above one", n > 1)
-    step, params = stepped(k, EQUAL, loop, batches)
-    k.check(EQUAL, step.steps == 1, "one step")
-    for j, (g, before, after) in enumerate(zip(step.gradient, params, step.params, strict=True)):
-        k.check(EQUAL, k.same(g * n * count, sum(b.total[j] for b in batches)), f"element {j}: 1 / (N K) each")
-        k.check(EQUAL, k.same(before - after, g), f"element {j}: the step is of that gradient")
+    k.cover("the largest window of counts above one", (count == k.bound("micro_batches")) & (n > 1))
+    training = Training(k, EQUAL, loop, batches, count)
+    training.steps_where_a_token_is_valid()
+    for j, g in enumerate(training.steps[0].gradient):
+        training.check(k.same(g * n * count, sum(b.total[j] for b in batches)), f"element {j}: 1 / (N K) each")
+    training.weights_follow()
+
+
+def fixed_constant(k: Any, loop: Any) -> None:
+    """GA-TOK-002: what the fixed constant consumes, (1/K) sum S_m / N_m over the micro-batches with a target."""
+    counts = counted(k, k.upto("micro_batches"))
+    batches = window_of(k, counts)
+    k.cover("an empty micro-batch beside another", (counts[0] == 0) & (counts[-1] > 1))
+    training = Training(k, EQUAL, loop, batches, len(batches))
+    training.steps_where_a_token_is_valid()
+    for j, g in enumerate(training.steps[0].gradient):
+        means = sum(b.total[j] / b.valid for b in batches if b.valid > 0)
+        training.check(k.same(g * len(batches), means), f"element {j}: the means over K")
+    training.weights_follow()
 
 
 def smallest(least: int, micro_batches: int, tokens: int) -> list[tuple[int, ...]]:
@@ -98,5 +150,4 @@ def in_order(k: Any, loop: Any) -> None:
     counts = k.choose("counts", options)
     batches = window_of(k, counts)
     k.cover("unequal counts", len(set(counts)) > 1)
-    step, params = stepped(k, WEIGHT, loop, batches)
-    weighs(k, WEIGHT, step, params, batches)
+    Training(k, WEIGHT, loop, batches, len(batches)).each_token_weighs_the_same()

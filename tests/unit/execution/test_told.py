@@ -190,10 +190,10 @@ class Frozen:
 
 
 def test_the_phases_of_a_subject_are_told_where_it_has_no_events() -> None:
-    batches = [tokens.TokenBatch((Fraction(3),), 3), tokens.TokenBatch((Fraction(1),), 1)]
+    batches = [tokens.TokenBatch((Fraction(3),), 3, 0), tokens.TokenBatch((Fraction(1),), 1, 0)]
 
     def events(subject: type) -> Events:
-        return heard(lambda: watched(subject, tokens.TokenWindow).run((Fraction(0),), batches))
+        return heard(lambda: watched(subject, tokens.TokenWindow).run((Fraction(0),), batches, 1))
 
     ours, right = events(tokens.FixedConstant), events(tokens.TokenWindow)
     assert [s.event for s in ours] == ["skips", "share", "share", "finish", "run"]

@@ -11,7 +11,7 @@ import torch
 from training_checks import checks, found
 
 from gradproof.core.outcome import Outcome, Reach
-from models.tokens.scaling import AdamW, Setup, Sgd, State
+from models.tokens.scaling import AdamW, Setup, Sgd, SgdSetup, State
 from models.tokens.torch_scaling import TorchScaling
 from symbolic.tokens.falsify import net, vector
 from symbolic.tokens.falsify_scaling import stream
@@ -38,7 +38,7 @@ def leaf_at(w: float) -> torch.Tensor:
 def test_the_model_of_sgd_is_torchs(nesterov: bool) -> None:
     leaf, state = leaf_at(1.5), State(1.5, 0.0, 0.0)
     for g in GRADIENTS:
-        state = Sgd().step(state, g, Setup(0.01, 0.9, nesterov=nesterov))
+        state = Sgd().step(state, g, SgdSetup(0.01, 0.9, 0.0, None, nesterov))
     optimizer = torch.optim.SGD([leaf], lr=0.01, momentum=0.9, nesterov=nesterov)
     assert by_torch(optimizer, leaf, GRADIENTS) == pytest.approx(state.w, rel=1e-12)
 

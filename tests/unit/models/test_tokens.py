@@ -39,12 +39,12 @@ def test_every_valid_token_weighs_the_same(loop: type[TokenWindow]) -> None:
     rows = [(3, -1, 5), (), (7,), (2, 2)]
     step = loop().run((Fraction(1),), window(rows), Fraction(1, 2))
     assert (step.gradient, step.params, step.steps) == ((3,), (Fraction(-1, 2),), 1)
-    assert FixedConstant().run((Fraction(1),), window(rows)).gradient != step.gradient
+    assert FixedConstant().run((Fraction(1),), window(rows), 1).gradient != step.gradient
 
 
 @pytest.mark.parametrize("loop", RIGHT)
 def test_a_window_without_a_valid_token_is_not_stepped(loop: type[TokenWindow]) -> None:
-    step = loop().run((Fraction(1),), window([(), ()]))
+    step = loop().run((Fraction(1),), window([(), ()]), 1)
     assert (step.gradient, step.params, step.steps) == ((0,), (1,), 0)
 
 
