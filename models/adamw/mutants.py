@@ -1,8 +1,8 @@
 """Bugs of AdamW that shipped or were reported, as small changes of the reference.
 
-Each names the obligation that it breaks and the nearest public thread, where there is one. Of `decay_rate_twice`,
-`decay_after_update`, `decay_first_element_only` and `betas_swapped` the thread reports the confusion, and not that very
-line. A bug that begins late reads the step from b1^t, which the state carries.
+Each names the obligation that it breaks and the nearest public thread, where there is one (`MUTANTS`). Of
+`decay_rate_twice`, `decay_after_update`, `decay_first_element_only` and `betas_swapped` the thread reports the
+confusion, and not that very line. A bug that begins late reads the step from b1^t, which the state carries.
 """
 
 from __future__ import annotations
@@ -402,6 +402,11 @@ MUTANTS: Mapping[str, Mutant] = registered(
         ("eps_inside_root", "AW-EQ-001", "Flux.jl#448", EpsInsideRoot),
         ("eps_before_correction", "AW-EQ-001", "nanochat#304", EpsBeforeCorrection),
         ("eps_missing", "AW-EQ-001", "apex#799", EpsMissing),
+    )
+)
+
+DEVISED: Mapping[str, Mutant] = registered(
+    (
         ("decay_of_first_weight", "AW-INV-001", "", DecayOfFirstWeight),
         ("v_of_first_element", "AW-EQ-001", "", VOfFirstElement),
         ("mean_of_squares", "AW-EQ-001", "", MeanOfSquares),
@@ -417,6 +422,9 @@ MUTANTS: Mapping[str, Mutant] = registered(
         ("square_of_moment", "AW-EQ-001", "", SquareOfMoment),
     )
 )
+"""Bugs that no thread was found for: each was put into the model and seen to stay, before there was a closed form."""
+
+EVERY: Mapping[str, Mutant] = {**MUTANTS, **DEVISED}
 
 KERNELS: Mapping[str, Mutant] = registered_for(
     "AW-EQ-001",

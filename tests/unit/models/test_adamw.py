@@ -25,7 +25,7 @@ from gradproof.extras.conformance.reductions import exact_step
 from gradproof.verdict.plan import plan
 from models.adamw import torch_model as torch_adamw
 from models.adamw.model import AdamW, Hyper, State, fresh
-from models.adamw.mutants import KERNELS, MUTANTS
+from models.adamw.mutants import EVERY, KERNELS
 from models.adamw.torch_model import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,7 +125,7 @@ def test_an_empty_step_in_place_of_the_model_is_refuted_by_every_proof(name: str
 
 
 def test_every_mutant_is_named_by_a_proof() -> None:
-    assert {m for name in PROOFS for m in CHECKS[name].mutants} == {*MUTANTS, *KERNELS}
+    assert {m for name in PROOFS for m in CHECKS[name].mutants} == {*EVERY, *KERNELS}
 
 
 def test_every_torch_mutant_is_named_by_a_test() -> None:
