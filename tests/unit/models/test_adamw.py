@@ -35,6 +35,12 @@ PROOFS = [c.id for c in CHECKS.values() if c.kind is Kind.SMT]
 RUNS = [c.id for c in CHECKS.values() if c.kind is Kind.TORCH and c.layer == "cpu"]
 PATHS = {"KANI-AW-008": 2, "KANI-AW-009": 5}
 """A path for each form, and for each phase; the others decide nothing."""
+SEEN_AT = {
+    "v_of_first_element": ", step 1, element 1: theta",
+    "ascends_from_second_step": ", step 2, element 0: theta",
+    "ascends_in_the_end": ": a step leaves nothing behind but what it returns",
+}
+"""Where in KANI-AW-008 a bug must be seen that is none of the first element in the first step."""
 PLACE = Workspace(ROOT, ROOT / "reports")
 DEFAULTS = Settings()
 HYPER = Hyper(DEFAULTS.rate, *DEFAULTS.betas, DEFAULTS.eps, DEFAULTS.decay)
@@ -112,6 +118,8 @@ def test_every_proof_holds_and_kills_its_mutants_and_the_empty_step(name: str) -
     assert (finding.outcome, finding.reason.partition(",")[0]) == (Outcome.HOLDS, paths)
     killed = {c.name for c in finding.controls if c.killed}
     assert killed == {"empty body", *CHECKS[name].mutants}
+    if name == "KANI-AW-008":
+        assert {c.name: c.reason.partition(" step")[2] for c in finding.controls if c.name in SEEN_AT} == SEEN_AT
     wanted = Reach.ALL_INPUTS if CHECKS[name].strategy == "induction" else Reach.BOUNDED
     assert finding.reach is wanted
 
