@@ -11,7 +11,7 @@ from typing import Any
 
 from gradproof.harness import Ratio, exact
 from models.accumulation.loop import Config, MicroBatch, Record, Vector
-from models.accumulation.window import Event, replay
+from models.accumulation.window import Event
 
 Numbers = Callable[[int], Any]
 Contract = Callable[..., bool]
@@ -116,12 +116,6 @@ def moved(record: Record, start: Row, rate: int, number: Numbers) -> bool:
     )
 
 
-def breaks(events: Sequence[Event], sizes: Sequence[int], clause: str) -> bool:
-    """Whether the first rule of the window table that these events break belongs to the clause."""
-    trace = replay(events, sizes)
-    return bool(trace) and trace[-1].broken is not None and trace[-1].broken.obligation == clause
-
-
 def plain(x: Any) -> Any:
     """The exact value of a rounded number."""
     return Ratio(x.num, x.den) if isinstance(x, Ratio) else exact(x)
@@ -132,7 +126,7 @@ def clip_inputs(record: Record, n: int) -> list[Vector]:
     given: list[Vector] = []
     filled, clips, before = 0, 0, ()
     for event, value in zip(record.events, record.values, strict=True):
-        if event is Event.STEP:
+        if event in (Event.STEP, Event.SKIP):
             if clips != 1:
                 return []
             filled = clips = 0

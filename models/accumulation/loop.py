@@ -43,13 +43,14 @@ class Config:
 
 @dataclass
 class Record:
-    """What a run did: events with the buffer after each, applied gradients, reported losses, weights."""
+    """What a run did: events with the buffer after each, applied gradients, weights after each attempt, losses."""
 
     params: Vector
     buffer: Vector
     events: list[Event] = field(default_factory=list)
     values: list[Vector] = field(default_factory=list)
     updates: list[Vector] = field(default_factory=list)
+    weights: list[Vector] = field(default_factory=list)
     losses: list[Number] = field(default_factory=list)
     open_loss: Number = 0
     window: int = 0
@@ -126,14 +127,18 @@ class Accumulation:
         """Nothing: the reference touches the buffer at the boundary only."""
 
     def update(self, record: Record, config: Config) -> None:
-        """Unscale, clip, step, schedule: once, at the boundary."""
+        """Unscale, clip and step, once, at the boundary. The schedule follows a step, and no skipped one."""
+        self.prepare(record, config)
+        if self.step(record, config):
+            record.note(Event.SCHEDULE, record.buffer)
+        record.close()
+
+    def prepare(self, record: Record, config: Config) -> None:
+        """Unscale, then clip."""
         if config.loss_scale is not None:
             record.note(Event.UNSCALE, self.unscale(record.buffer, config))
         if config.max_norm is not None:
             record.note(Event.CLIP, self.clip(record.buffer, config.max_norm))
-        self.step(record, config)
-        record.note(Event.SCHEDULE, record.buffer)
-        record.close()
 
     def unscale(self, buffer: Vector, config: Config) -> Vector:
         """Take the loss scale out again."""
@@ -148,14 +153,16 @@ class Accumulation:
         coefficient = max_norm / room
         return tuple(b * coefficient for b in buffer)
 
-    def step(self, record: Record, config: Config) -> None:
-        """Phase step: one attempt; a window that the scaler skips leaves the weights alone."""
-        record.note(Event.STEP, record.buffer)
-        if record.window in config.skip:
-            return
-        record.updates.append(record.buffer)
-        moved = zip(record.params, record.buffer, strict=True)
-        record.params = tuple(p - config.learning_rate * g for p, g in moved)
+    def step(self, record: Record, config: Config) -> bool:
+        """Phase step: one attempt, and whether it was performed; the scaler skips the windows in `config.skip`."""
+        performed = record.window not in config.skip
+        record.note(Event.STEP if performed else Event.SKIP, record.buffer)
+        if performed:
+            record.updates.append(record.buffer)
+            moved = zip(record.params, record.buffer, strict=True)
+            record.params = tuple(p - config.learning_rate * g for p, g in moved)
+        record.weights.append(record.params)
+        return performed
 
 
 class WeightedAccumulation(Accumulation):

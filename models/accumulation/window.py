@@ -1,11 +1,13 @@
 """The window protocol: one transition table, and a short interpreter of it.
 
 An accumulation window is zeroed, receives its micro-batches, is unscaled if the loss was scaled, clipped at
-most once, stepped exactly once, and scheduled at most once. Everything else breaks an obligation of the
-contract `gradient-accumulation-kernel-v1`, which the table names together with the reason.
+most once, and attempted exactly once: stepped, or skipped by the loss scaler. The schedule advances at most once a
+step, and never for a skipped one (PyTorch: `scheduler.step()` follows an `optimizer.step()` that was performed).
+Everything else breaks an obligation of the contract `gradient-accumulation-kernel-v1`, which the table names together
+with the reason.
 
-Three readers: the proofs of `symbolic/accumulation/protocol.py` (every run of the table within a bound, and an
-inductive invariant for every N), the trace check of a recorded step, and the models' own records.
+Two readers: the proofs of `symbolic/accumulation/window.py` (inductive invariants, for every N and every number of
+windows), and the trace check of a real step.
 
 Sources: clauses GA-INV-002, -003 and -005 of the contract; the bug classes ZERO, STEP, CLIP, SCHED and SCALE.
 """
@@ -28,6 +30,7 @@ class State(StrEnum):
     CLIPPED = "clipped"  # all of them, clipped
     STEPPED = "stepped"  # a gradient that was already applied
     SCHEDULED = "scheduled"  # the same, and the schedule has advanced
+    SKIPPED = "skipped"  # a gradient whose step the loss scaler skipped
 
 
 class Event(StrEnum):
@@ -38,7 +41,8 @@ class Event(StrEnum):
     SYNC = "sync"
     UNSCALE = "unscale"
     CLIP = "clip"
-    STEP = "step"
+    STEP = "step"  # an attempt that moves the weights
+    SKIP = "skip"  # an attempt that the loss scaler skips: the gradient overflowed, the weights stay
     SCHEDULE = "schedule"
     END = "end"
 
@@ -74,6 +78,8 @@ _LONG = _inv(3, "the window received more micro-batches than it has")
 _UNAPPLIED = _inv(3, "the data ended with an unapplied gradient")
 EXTRA = _inv(3, "a window beyond the end of the data")
 _OFF_SCHEDULE = _inv(3, "the schedule advanced without a step of its own")
+_TWICE = _inv(3, "stepped twice on one window")
+_LATE_CLIP = _inv(5, "clipped after the step")
 
 Rules = Mapping[tuple[State, Event], State | Fill | Breaks]
 
@@ -84,6 +90,7 @@ RULES: Rules = {
     (_S.CLEAN, _E.UNSCALE): _EARLY_UNSCALE,
     (_S.CLEAN, _E.CLIP): _EARLY_CLIP,
     (_S.CLEAN, _E.STEP): _EARLY_STEP,
+    (_S.CLEAN, _E.SKIP): _EARLY_STEP,
     (_S.CLEAN, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.CLEAN, _E.END): _S.CLEAN,
     (_S.DUE, _E.ZERO): _S.DUE,
@@ -92,6 +99,7 @@ RULES: Rules = {
     (_S.DUE, _E.UNSCALE): _EARLY_UNSCALE,
     (_S.DUE, _E.CLIP): _EARLY_CLIP,
     (_S.DUE, _E.STEP): _EARLY_STEP,
+    (_S.DUE, _E.SKIP): _EARLY_STEP,
     (_S.DUE, _E.SCHEDULE): _S.CLEAN,
     (_S.DUE, _E.END): _S.DUE,
     (_S.OPEN, _E.ZERO): _LOST,
@@ -100,6 +108,7 @@ RULES: Rules = {
     (_S.OPEN, _E.UNSCALE): _EARLY_UNSCALE,
     (_S.OPEN, _E.CLIP): _EARLY_CLIP,
     (_S.OPEN, _E.STEP): _EARLY_STEP,
+    (_S.OPEN, _E.SKIP): _EARLY_STEP,
     (_S.OPEN, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.OPEN, _E.END): _UNAPPLIED,
     (_S.SCALED, _E.ZERO): _LOST,
@@ -108,6 +117,7 @@ RULES: Rules = {
     (_S.SCALED, _E.UNSCALE): _S.FULL,
     (_S.SCALED, _E.CLIP): _inv(5, "clipped before unscale: the norm was measured times the loss scale"),
     (_S.SCALED, _E.STEP): _S.STEPPED,
+    (_S.SCALED, _E.SKIP): _S.SKIPPED,
     (_S.SCALED, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.SCALED, _E.END): _UNAPPLIED,
     (_S.FULL, _E.ZERO): _LOST,
@@ -116,6 +126,7 @@ RULES: Rules = {
     (_S.FULL, _E.UNSCALE): Breaks("GA-EQ-001", "unscaled a gradient that carries no scale"),
     (_S.FULL, _E.CLIP): _S.CLIPPED,
     (_S.FULL, _E.STEP): _S.STEPPED,
+    (_S.FULL, _E.SKIP): _S.SKIPPED,
     (_S.FULL, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.FULL, _E.END): _UNAPPLIED,
     (_S.CLIPPED, _E.ZERO): _LOST,
@@ -124,24 +135,36 @@ RULES: Rules = {
     (_S.CLIPPED, _E.UNSCALE): _inv(5, "clipped before unscale"),
     (_S.CLIPPED, _E.CLIP): _inv(5, "clipped twice"),
     (_S.CLIPPED, _E.STEP): _S.STEPPED,
+    (_S.CLIPPED, _E.SKIP): _S.SKIPPED,
     (_S.CLIPPED, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.CLIPPED, _E.END): _UNAPPLIED,
     (_S.STEPPED, _E.ZERO): _S.DUE,
     (_S.STEPPED, _E.ACCUMULATE): _STALE,
     (_S.STEPPED, _E.SYNC): _LATE_SYNC,
     (_S.STEPPED, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.STEPPED, _E.CLIP): _inv(5, "clipped after the step"),
-    (_S.STEPPED, _E.STEP): _inv(3, "stepped twice on one window"),
+    (_S.STEPPED, _E.CLIP): _LATE_CLIP,
+    (_S.STEPPED, _E.STEP): _TWICE,
+    (_S.STEPPED, _E.SKIP): _TWICE,
     (_S.STEPPED, _E.SCHEDULE): _S.SCHEDULED,
     (_S.STEPPED, _E.END): _S.STEPPED,
     (_S.SCHEDULED, _E.ZERO): _S.CLEAN,
     (_S.SCHEDULED, _E.ACCUMULATE): _STALE,
     (_S.SCHEDULED, _E.SYNC): _LATE_SYNC,
     (_S.SCHEDULED, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.SCHEDULED, _E.CLIP): _inv(5, "clipped after the step"),
-    (_S.SCHEDULED, _E.STEP): _inv(3, "stepped twice on one window"),
+    (_S.SCHEDULED, _E.CLIP): _LATE_CLIP,
+    (_S.SCHEDULED, _E.STEP): _TWICE,
+    (_S.SCHEDULED, _E.SKIP): _TWICE,
     (_S.SCHEDULED, _E.SCHEDULE): _OFF_SCHEDULE,
     (_S.SCHEDULED, _E.END): _S.SCHEDULED,
+    (_S.SKIPPED, _E.ZERO): _S.CLEAN,
+    (_S.SKIPPED, _E.ACCUMULATE): _STALE,
+    (_S.SKIPPED, _E.SYNC): _LATE_SYNC,
+    (_S.SKIPPED, _E.UNSCALE): _EARLY_UNSCALE,
+    (_S.SKIPPED, _E.CLIP): _LATE_CLIP,
+    (_S.SKIPPED, _E.STEP): _TWICE,
+    (_S.SKIPPED, _E.SKIP): _TWICE,
+    (_S.SKIPPED, _E.SCHEDULE): _inv(3, "the schedule advanced after a step that the scaler skipped"),
+    (_S.SKIPPED, _E.END): _S.SKIPPED,
 }
 
 if set(RULES) != {(s, e) for s in State for e in Event}:

@@ -43,43 +43,43 @@ def moved(held: Moments, g: Any, by: Decay) -> Moments:
 class OptimizerState:
     """The reference: the state moves with performed steps alone."""
 
-    def after(self, event: Event, held: Moments, g: Any, by: Decay, skips: bool) -> Moments:
+    def after(self, event: Event, held: Moments, g: Any, by: Decay) -> Moments:
         """The state after an event; `g` is what the buffer holds."""
-        return moved(held, g, by) if event is Event.STEP and not skips else held
+        return moved(held, g, by) if event is Event.STEP else held
 
 
 class StillState(OptimizerState):
     """The empty body: nothing moves."""
 
-    def after(self, event: Event, held: Moments, g: Any, by: Decay, skips: bool) -> Moments:
+    def after(self, event: Event, held: Moments, g: Any, by: Decay) -> Moments:
         return held
 
 
 class PerMicroBatch(OptimizerState):
     """Moves with every micro-batch too."""
 
-    def after(self, event: Event, held: Moments, g: Any, by: Decay, skips: bool) -> Moments:
+    def after(self, event: Event, held: Moments, g: Any, by: Decay) -> Moments:
         if event is Event.ACCUMULATE:
             return moved(held, g, by)
-        return super().after(event, held, g, by, skips)
+        return super().after(event, held, g, by)
 
 
 class CountsSkippedSteps(OptimizerState):
     """Counts a step that the scaler skipped."""
 
-    def after(self, event: Event, held: Moments, g: Any, by: Decay, skips: bool) -> Moments:
-        if event is Event.STEP and skips:
+    def after(self, event: Event, held: Moments, g: Any, by: Decay) -> Moments:
+        if event is Event.SKIP:
             return replace(held, t=held.t + 1)
-        return super().after(event, held, g, by, skips)
+        return super().after(event, held, g, by)
 
 
 class DecaysOnSkip(OptimizerState):
     """Zeroes an overflowed gradient and steps with it, so that the moments decay."""
 
-    def after(self, event: Event, held: Moments, g: Any, by: Decay, skips: bool) -> Moments:
-        if event is Event.STEP and skips:
+    def after(self, event: Event, held: Moments, g: Any, by: Decay) -> Moments:
+        if event is Event.SKIP:
             return moved(held, 0 * g, by)
-        return super().after(event, held, g, by, skips)
+        return super().after(event, held, g, by)
 
 
 _ROWS = (

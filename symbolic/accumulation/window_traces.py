@@ -118,7 +118,7 @@ def first_refused(proof: Proof, trace: Trace[Moment, Act]) -> tuple[int, Breaks]
 
 def _same(act: Act, other: Act) -> bool:
     """Whether the same thing happens to the data; `last` is what a loop is reported."""
-    return (act.event, act.opens, act.skips) == (other.event, other.opens, other.skips)
+    return (act.event, act.opens) == (other.event, other.opens)
 
 
 def timeline(name: str, proof: Proof, trace: Trace[Moment, Act]) -> Timeline:
@@ -127,8 +127,9 @@ def timeline(name: str, proof: Proof, trace: Trace[Moment, Act]) -> Timeline:
     ticks = []
     for index, move in enumerate(trace.moves):
         why = refusal[1].why if refusal is not None and refusal[0] == index else ""
+        note = f"window {move.after.opened}" if move.event.event is Event.ACCUMULATE else ""
         harm = f"not met: {move.wrong}" if move.wrong else ""
-        ticks.append(Tick(move.event.event.value, move.after.state.value, _note(move), why, harm))
+        ticks.append(Tick(move.event.event.value, move.after.state.value, note, why, harm))
     return Timeline(f"{name} breaks {proof.clause}: {trace.start.run}", trace.start.state.value, tuple(ticks))
 
 
@@ -140,9 +141,3 @@ def drawn(harness: str, name: str, loop: Loop) -> Timeline | None:
     proof: Proof = getattr(window_facts, harness.upper())
     trace = find(proof, loop).trace
     return None if trace is None else timeline(name, proof, trace)
-
-
-def _note(move: Move[Moment, Act]) -> str:
-    if move.event.event is Event.ACCUMULATE:
-        return f"window {move.after.opened}"
-    return "skipped" if move.event.skips else ""

@@ -46,11 +46,11 @@ def effective_batch(subject: Any) -> Contract:
     return contract
 
 
-def windows_of(n: int, cycles: int) -> Iterator[tuple[Event, int]]:
-    """Events of whole windows, each with the number of its window."""
+def windows_of(n: int, cycles: int, skip: int) -> Iterator[Event]:
+    """Events of whole windows; the scaler skips the step of window `skip`."""
     for cycle in range(cycles):
-        for event in (Event.ZERO, *[Event.ACCUMULATE] * n, Event.STEP, Event.SCHEDULE):
-            yield event, cycle
+        yield from (Event.ZERO, *[Event.ACCUMULATE] * n)
+        yield from (Event.SKIP,) if cycle == skip else (Event.STEP, Event.SCHEDULE)
 
 
 def state_once_a_window(subject: Any, number: Numbers = Ratio) -> Contract:
@@ -64,10 +64,9 @@ def state_once_a_window(subject: Any, number: Numbers = Ratio) -> Contract:
         n, cycles, skip, g = pick(n, 1, 2), pick(cycles, 1, 2), pick(skip, 0, 2), pick(g, 1, 2)
         half = number(1) / 2
         held, want = Moments(number(m), number(1), 0), (number(m), number(1), 0)
-        for event, cycle in windows_of(n, cycles):
-            skips = cycle == skip
-            held = subject.after(event, held, number(g), Decay(half, half, half, half), skips)
-            if event is Event.STEP and not skips:
+        for event in windows_of(n, cycles, skip):
+            held = subject.after(event, held, number(g), Decay(half, half, half, half))
+            if event is Event.STEP:
                 want = ((want[0] + g) / 2, (want[1] + g * g) / 2, want[2] + 1)
             if not (same(held.m, want[0]) and same(held.v, want[1]) and held.t == want[2]):
                 return False
@@ -180,8 +179,8 @@ def step_is_skipped(subject: Any, number: Numbers = Ratio) -> Contract:
         """
         one = number(1)
         held = Moments(number(m), one, 0)
-        for skips in (False, True):
-            held = subject.after(Event.STEP, held, one, Decay(one, one, one, one), skips)
+        for event in (Event.STEP, Event.SKIP):
+            held = subject.after(event, held, one, Decay(one, one, one, one))
         return held.t == 1 and not same(held.m, number(0))
 
     return contract

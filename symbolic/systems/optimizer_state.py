@@ -40,19 +40,17 @@ def _event(k: Any, rule: Any, held: Moments, g: Any, by: Decay, counts: list[Any
     state, event = k.choose("state", list(State)), k.choose("event", list(Event))
     filling = event is Event.ACCUMULATE
     last, scaled = (k.choose(name, [False, True] if filling else [False]) for name in ("last", "scaled"))
-    skips = k.choose("the scaler skips", [False, True] if event is Event.STEP else [False])
     after = advance(state, event, last=last, scaled=scaled)
     if isinstance(after, Breaks):
         return
     k.assume(paired(state, t, skipped, begun))
-    steps = event is Event.STEP
-    k.cover("a performed step" if steps and not skips else "a skipped step" if steps else f"{event.value}", t > 1)
-    got = rule.after(event, held, g, by, skips)
-    performed = steps and not skips
+    performed = event is Event.STEP
+    k.cover(event.value, t > 1)
+    got = rule.after(event, held, g, by)
     m, v = (by.a * held.m + by.b * g, by.c * held.v + by.d * g * g) if performed else (held.m, held.v)
     for name, value, right in (("m", got.m, m), ("v", got.v, v)):
         k.check(CLAUSE, k.same(value, right), f"{event.value}: {name} moves with a performed step alone")
     k.check(CLAUSE, got.t == t + int(performed), f"{event.value}: the counter moves with a performed step alone")
     begun = begun + int(filling and state in RESTING)
-    skipped = skipped + int(steps and skips)
+    skipped = skipped + int(event is Event.SKIP)
     k.check(CLAUSE, paired(after, got.t, skipped, begun), "once a window")

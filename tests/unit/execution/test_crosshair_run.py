@@ -14,8 +14,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import crosshair as crosshair_run
 from models.accumulation.loop import Accumulation, Config, Empty, MicroBatch, Record, Vector
-from models.accumulation.mutants import MUTANTS
-from models.accumulation.window_bugs import TABLE_MUTANTS
+from models.accumulation.mutants import CROSSING, MUTANTS
 from models.registry import Mutant
 from symbolic.accumulation import contracts as crosshair_contracts
 
@@ -69,7 +68,7 @@ def claim(obligation: str, name: str, **changes: Any) -> Check:
 
 
 def named_for(obligation: str) -> tuple[str, ...]:
-    rows = [n for n, m in MUTANTS.items() if m.obligation == obligation and n not in TABLE_MUTANTS]
+    rows = [n for n, m in MUTANTS.items() if m.obligation == obligation and m.reference != CROSSING]
     return tuple(n for n in rows if n != "mean_of_means")
 
 

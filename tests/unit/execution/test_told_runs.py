@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import report_sample as sample
 import torch
-from test_smt_run import claim, run
+from test_smt_run import RUNS, claim, run
 
 from gradproof.core.outcome import Expect, Outcome
 from gradproof.core.timeline import from_json
@@ -80,7 +80,9 @@ def test_a_loop_without_hooks_of_the_harness_is_told_by_what_torch_does() -> Non
 
 
 def test_a_page_draws_a_real_run_with_the_event_to_blame() -> None:
-    check = claim("symbolic.accumulation.protocol:step_count", "GA-INV-003", mutants=("step_per_micro_batch",))
+    check = claim(
+        "symbolic.accumulation.whole:whole_window", "GA-INV-003", mutants=("step_per_micro_batch",), params=RUNS
+    )
     control = run(check).controls[1]
     assert control.killed, control.reason
     report = sample.green()

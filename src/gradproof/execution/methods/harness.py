@@ -7,6 +7,7 @@ which is how a counterexample is replayed. The harness cannot tell which subject
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -318,13 +319,20 @@ def case_of(batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> dict[
         "n": config.n,
         "losses": [_nearest(b.loss) for b in batches],
         "grads": [[_nearest(g) for g in b.grads] for b in batches],
-        "counts": [b.count for b in batches],
+        "counts": _whole([b.count for b in batches]),
         "max_norm": None if config.max_norm is None else _nearest(config.max_norm),
         "loss_scale": None if config.loss_scale is None else _nearest(config.loss_scale),
         "stale": [_nearest(b) for b in buffer],
         "gradient_format": config.gradient_format,
         "skip": sorted(config.skip),
     }
+
+
+def _whole(counts: Sequence[Any]) -> list[int]:
+    """Whole numbers in the proportion of the counts, on which alone the weights depend."""
+    parts = [Fraction(exact(c)).limit_denominator(1000) for c in counts]
+    size = math.lcm(*(p.denominator for p in parts))
+    return [int(p * size) for p in parts]
 
 
 def _nearest(x: Any) -> float:
