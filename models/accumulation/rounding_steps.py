@@ -109,33 +109,49 @@ MEANS: Mapping[str, Mutant] = registered_for(
 class Layout:
     """The reference: the gradient of an element is what its own buffer holds."""
 
-    def element(self, own: Any, beside: Any) -> Any:
-        """The value, of its own buffer and the neighbour's."""
-        return own
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The value of every element, of the buffers of all of them."""
+        return buffers
 
 
 class EmptyLayout(Layout):
     """Leaves the gradient at zero."""
 
-    def element(self, own: Any, beside: Any) -> Any:
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
         """Nothing."""
-        return 0 * own
+        return tuple(0 * x for x in buffers)
 
 
 class Leaks(Layout):
     """Elements overlap in a flat buffer, so that the neighbour is added."""
 
-    def element(self, own: Any, beside: Any) -> Any:
-        """Both."""
-        return own + beside
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Each with the one before; the first one is alone."""
+        return (buffers[0], *(own + beside for own, beside in zip(buffers[1:], buffers, strict=False)))
+
+
+class FirstForAll(Layout):
+    """A view that is not advanced: every element reads the first one's buffer."""
+
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The first."""
+        return (buffers[0],) * len(buffers)
+
+
+class LastDropped(Layout):
+    """The flat buffer is one element short."""
+
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All but the last, which stays zero."""
+        return (*buffers[:-1], 0 * buffers[-1])
 
 
 class OtherElementsRescaled(Layout):
-    """Only the first element is scaled: this one is still the sum of two micro-batches."""
+    """Only the first element is scaled: the others are still sums of two micro-batches."""
 
-    def element(self, own: Any, beside: Any) -> Any:
+    def gradient(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
         """Twice the mean."""
-        return 2 * own
+        return (buffers[0], *(2 * x for x in buffers[1:]))
 
 
 LAYOUTS: Mapping[str, Mutant] = registered_for(
@@ -143,5 +159,7 @@ LAYOUTS: Mapping[str, Mutant] = registered_for(
     (
         ("scale_first_element_only", "keras#19534", OtherElementsRescaled),
         ("leaks", "", Leaks),
+        ("first_for_all", "", FirstForAll),
+        ("last_dropped", "", LastDropped),
     ),
 )

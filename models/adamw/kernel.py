@@ -8,10 +8,7 @@ format. Every operator here is one operation of a kernel; a kernel that contract
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-from models.registry import Mutant, registered_for
 
 
 class Kernel:
@@ -60,77 +57,3 @@ class Empty(Kernel):
     def moved(self, p: Any, kept: Any, m: Any, below: Any, size: Any) -> Any:
         """The weight before."""
         return p
-
-
-class FirstRoundsTwice(Kernel):
-    """The first moment is rounded once more, as by a buffer that it is copied through."""
-
-    def first(self, m: Any, g: Any, weight: Any) -> Any:
-        """One rounding more."""
-        return super().first(m, g, weight).rounded("fp32")
-
-
-class SecondRoundsTwice(Kernel):
-    """The second moment is rounded once more, as by a buffer that it is copied through."""
-
-    def second(self, v: Any, g: Any, beta: Any, weight: Any) -> Any:
-        """One rounding more."""
-        return super().second(v, g, beta, weight).rounded("fp32")
-
-
-class HalfMoments(Kernel):
-    """Both moments are stored in fp16."""
-
-    def first(self, m: Any, g: Any, weight: Any) -> Any:
-        """Stored in eleven bits."""
-        return super().first(m, g, weight).rounded("fp16")
-
-    def second(self, v: Any, g: Any, beta: Any, weight: Any) -> Any:
-        """Stored in eleven bits."""
-        return super().second(v, g, beta, weight).rounded("fp16")
-
-
-class EpsInsideRoot(Kernel):
-    """eps is added under the root."""
-
-    def below(self, v: Any, root: Any, eps: Any) -> Any:
-        """sqrt(v_hat + eps)."""
-        return (v / (root * root) + eps).sqrt()
-
-
-class EpsBeforeCorrection(Kernel):
-    """eps is added before the correction."""
-
-    def below(self, v: Any, root: Any, eps: Any) -> Any:
-        """(sqrt(v) + eps) / root."""
-        return (v.sqrt() + eps) / root
-
-
-class ReciprocalThenMultiply(Kernel):
-    """The quotient is a product with a rounded reciprocal."""
-
-    def moved(self, p: Any, kept: Any, m: Any, below: Any, size: Any) -> Any:
-        """One rounding more."""
-        return p * kept - size * m * (1 / below)
-
-
-class DecayAfterUpdate(Kernel):
-    """The weight is decayed after it was moved."""
-
-    def moved(self, p: Any, kept: Any, m: Any, below: Any, size: Any) -> Any:
-        """(p - update) kept."""
-        return (p - size * m / below) * kept
-
-
-MUTANTS: Mapping[str, Mutant] = registered_for(
-    "AW-EQ-001",
-    (
-        ("first_moment_rounds_twice", "", FirstRoundsTwice),
-        ("second_moment_rounds_twice", "", SecondRoundsTwice),
-        ("half_moments", "apex#1623", HalfMoments),
-        ("kernel_eps_inside_root", "Flux.jl#448", EpsInsideRoot),
-        ("kernel_eps_before_correction", "nanochat#304", EpsBeforeCorrection),
-        ("reciprocal_then_multiply", "", ReciprocalThenMultiply),
-        ("kernel_decay_after_update", "optax#292", DecayAfterUpdate),
-    ),
-)

@@ -69,10 +69,8 @@ class AdamW:
         power1, power2 = self.powers(now, hyper)
         m_hat = tuple(self.corrected(m, power1) for m in now.m)
         v_hat = tuple(self.corrected(v, power2) for v in now.v)
-        after = tuple(
-            self.moved(i, p, self.update(m, v, hyper), hyper)
-            for i, (p, m, v) in enumerate(zip(params, m_hat, v_hat, strict=True))
-        )
+        moves = tuple(self.update(m, v, hyper) for m, v in zip(m_hat, v_hat, strict=True))
+        after = tuple(self.moved(p, u, hyper) for p, u in zip(params, moves, strict=True))
         return Step(after, now, m_hat, v_hat, self.corrected(1, power1), self.corrected(1, power2))
 
     def vectorised(self, params: Vector, grads: Vector, state: State, hyper: Hyper) -> Step:
@@ -120,7 +118,7 @@ class AdamW:
         """Phase adam_step: what the gradient moves the weight by."""
         return hyper.rate * m_hat / (sqrt(v_hat) + hyper.eps)
 
-    def moved(self, i: int, p: Number, update: Number, hyper: Hyper) -> Number:
+    def moved(self, p: Number, update: Number, hyper: Hyper) -> Number:
         """Equation weight_update with phase weight_decay: the decay multiplies the weight alone."""
         return p * (1 - hyper.rate * hyper.decay) - update
 
@@ -138,6 +136,6 @@ class Empty(AdamW):
         """The state as it was."""
         return state
 
-    def moved(self, i: int, p: Number, update: Number, hyper: Hyper) -> Number:
+    def moved(self, p: Number, update: Number, hyper: Hyper) -> Number:
         """The weight as it was."""
         return p

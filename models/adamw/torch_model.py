@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.adamw.kernel import MUTANTS as ROUNDINGS
-from models.adamw.mutants import MUTANTS as TWINS
+from models.adamw.mutants import KERNELS as ROUNDINGS, MUTANTS as TWINS
 from models.registry import Mutant
 
 FORMS: Mapping[str, Mapping[str, bool]] = {

@@ -1,31 +1,34 @@
-"""CrossHair contracts of AdamW: CROSS-AW-001 to -005 of adamw-kernel-v1, a second family beside Z3's inductions.
+"""CrossHair's contract of AdamW: CROSS-AW-001 of adamw-kernel-v1, a second family of solvers beside Z3's induction.
 
 As in `symbolic.accumulation.contracts`, a factory takes a subject and gives a function of plain ints; the model runs on
-`Ratio`. Weights, first moments and updates are any ints; what is squared, and every hyperparameter, is distinguished by
-cases, so that each path is linear. A root is one of a number that is a square.
+`Ratio`. Weights and the first moment before the first step are any ints. Signs of the gradients and the decay are
+distinguished by cases, so that each path is linear. Every root is one of a square: the second moment starts at zero and
+an element's gradients have one size, so v_hat = g^2; 1 - b2 and 1 - b2^2 are squares, and so is g^2 + eps, which a
+wrong step may take the root of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from gradproof.harness import Ratio
-from models.adamw.model import Hyper, State, fresh
+from models.adamw.model import Hyper, State, Step
+from symbolic.adamw.closed_form import Sums, closed, power, sums
 from symbolic.crosshair_kit import Contract, Numbers, pick, same
 
-RATES = 2
-STEPS = 3
+RATE, BETA1, BETA2, EPS = Fraction(1, 2), Fraction(1, 2), Fraction(24, 25), Fraction(105, 16)
+SIZES = (1, 2)
+"""|g| of each element."""
+STEPS = {"step": 3, "vectorised": 2}
+"""Steps of a form. The third root of 1 - b2^t is no rational, and the vectorised form takes it."""
 
 
-def hyper(number: Numbers, decay: int = 0, eps: int = 1) -> Hyper:
-    """Rate 1/2, betas 1/2 and 3/4, and decay in quarters."""
-    return Hyper(number(1) / RATES, number(1) / 2, number(3) / 4, number(eps), number(decay) / 4)
-
-
-def numbers(number: Numbers, *given: int) -> tuple[Any, ...]:
-    """A vector."""
-    return tuple(number(x) for x in given)
+def hyper(number: Numbers, decay: int) -> Hyper:
+    """One choice of rationals, and the decay in quarters."""
+    rate, one, two, eps = (number(x.numerator) / x.denominator for x in (RATE, BETA1, BETA2, EPS))
+    return Hyper(rate, one, two, eps, number(decay) / 4)
 
 
 def alike(one: Sequence[Any], two: Sequence[Any]) -> bool:
@@ -33,134 +36,84 @@ def alike(one: Sequence[Any], two: Sequence[Any]) -> bool:
     return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two, strict=True))
 
 
-def decoupled(subject: Any, number: Numbers = Ratio) -> Contract:
-    """AW-INV-001: with and without decay the moments are equal, and each weight differs by rate decay theta."""
+def signed(code: int, t: int) -> tuple[int, int]:
+    """The gradients of step t: the first element's sign is bit t of the code, the second's is that of bit 0."""
+    return tuple(size if code >> bit & 1 else -size for size, bit in zip(SIZES, (t, 0), strict=True))  # type: ignore[return-value]
 
-    def contract(d: int, g: int, p1: int, p2: int, m: int, u: int) -> bool:
+
+def decoupled(done: Step, without: Step, params: Sequence[Any], d: int) -> bool:
+    """AW-INV-001: the moments are those without decay, and each weight differs by rate decay theta."""
+    taken = all(same((b - a) * 8, p * d) for p, a, b in zip(params, done.params, without.params, strict=True))
+    return taken and alike(done.state.m, without.state.m) and alike(done.state.v, without.state.v)
+
+
+def corrected(done: Step, grads: Sequence[int]) -> bool:
+    """AW-BND-001, AW-BND-002, AW-INV-002, of the second element, whose gradient is one number in all steps."""
+    g, m_hat, v_hat = grads[1], done.m_hat[1], done.v_hat[1]
+    return (
+        same(m_hat, g)
+        and same(v_hat, g * g)
+        and all(v >= 0 for v in done.state.v)
+        and done.factor1 > 1
+        and done.factor2 > 1
+    )
+
+
+def is_closed_form(done: Step, params: Sequence[Any], m: Any, rows: Sequence[tuple[int, int]], given: Hyper) -> bool:
+    """AW-EQ-001: (theta c - theta') (1 - b1^t) (|g| + eps) = rate m_t, with both moments as sums over the gradients."""
+    t = len(rows)
+    powers, zero = (power(given.beta1, t), power(given.beta2, t)), 0 * m
+    for i, size in enumerate(SIZES):
+        added: Sums = sums([row[i] for row in rows], given)
+        want = closed((m, zero)[i], zero, added, powers, given)
+        moved = params[i] * (1 - given.rate * given.decay) - done.params[i]
+        if not (same(done.state.m[i], want.m) and same(done.state.v[i], want.v)):
+            return False
+        if not same(moved * (1 - want.power1) * (size + given.eps), given.rate * want.m):
+            return False
+    return len(done.params) == len(SIZES)
+
+
+def closed_form(subject: Any, number: Numbers = Ratio) -> Contract:
+    """All obligations, of both forms, over the first steps of a training: closed moments, weights and corrections."""
+
+    def contract(code: int, d: int, p: int, q: int, m: int) -> bool:
         """
-        pre: 1 <= d <= 2 and -1 <= g <= 1
+        pre: 0 <= code <= 7 and 1 <= d <= 2
         post: _
         """
-        d, g = pick(d, 1, 2), pick(g, -1, 1)
-        params, grads, state = numbers(number, p1, p2), numbers(number, g, 2), State(numbers(number, m, 1), (0, 1))
-        made = [hyper(number, x) for x in (d, 0)]
-        one, two = (subject.advance(subject.gradient(params, grads, h), state, h) for h in made)
-        gone = [
-            subject.moved(i, p, number(u), made[1]) - subject.moved(i, p, number(u), made[0])
-            for i, p in enumerate(params)
-        ]
-        taken = all(same(x * (4 * RATES), p * d) for x, p in zip(gone, params, strict=True))
-        return alike(one.m, two.m) and alike(one.v, two.v) and taken
-
-    return contract
-
-
-def nonnegative(subject: Any, number: Numbers = Ratio) -> Contract:
-    """AW-BND-001: from any v >= 0 a step leaves (1 - b2) g^2 <= v' <= max(v, g^2)."""
-
-    def contract(v: int, g: int) -> bool:
-        """
-        pre: v >= 0 and -2 <= g <= 2
-        post: _
-        """
-        g = pick(g, -2, 2)
-        after = subject.advance(numbers(number, g), State((number(0),), (number(v),)), hyper(number)).v[0]
-        within = after <= (v if v > g * g else g * g)
-        return bool(after >= 0) and bool(after * 4 >= g * g) and bool(within)
-
-    return contract
-
-
-def corrected_moments(subject: Any, state: State, given: Hyper) -> tuple[Any, Any]:
-    """m_hat and v_hat of the first element."""
-    one, two = subject.powers(state, given)
-    return subject.corrected(state.m[0], one), subject.corrected(state.v[0], two)
-
-
-def finite(subject: Any, number: Numbers = Ratio) -> Contract:
-    """AW-BND-002: |m_hat| <= G and 0 <= v_hat <= G^2 over the first steps, where |g| <= G = 2."""
-
-    def contract(g1: int, g2: int) -> bool:
-        """
-        pre: -2 <= g1 <= 2 and -2 <= g2 <= 2
-        post: _
-        """
-        given, state = hyper(number), fresh(1)
-        for g in (pick(g1, -2, 2), pick(g2, -2, 2)):
-            state = subject.advance(numbers(number, g), state, given)
-            try:
-                m_hat, v_hat = corrected_moments(subject, state, given)
-            except ZeroDivisionError:
-                return False
-            if not (m_hat >= -2 and m_hat <= 2 and v_hat >= 0 and v_hat <= 4):
-                return False
+        code, d = pick(code, 0, 7), pick(d, 1, 2)
+        for form, steps in STEPS.items():
+            given, plain = hyper(number, d), hyper(number, 0)
+            params, rows = (number(p), number(q)), [signed(code, t) for t in range(steps)]
+            state = State((number(m), number(0)), (number(0), number(0)), number(1), number(1))
+            for t in range(steps):
+                grads = tuple(number(g) for g in rows[t])
+                try:
+                    done, without = (getattr(subject, form)(params, grads, state, h) for h in (given, plain))
+                except (ValueError, ZeroDivisionError):  # the right step takes roots of squares, and divides by no zero
+                    return False
+                if not decoupled(done, without, params, d) or not corrected(done, rows[t]):
+                    return False
+                if not is_closed_form(done, params, number(m), rows[: t + 1], given):
+                    return False
+                state = done.state
         return True
 
     return contract
 
 
-def corrects(subject: Any, number: Numbers = Ratio) -> Contract:
-    """AW-INV-002: m_hat and v_hat of a constant gradient are it and its square, and each factor is above 1."""
-
-    def contract(g: int) -> bool:
-        """
-        pre: -2 <= g <= 2
-        post: _
-        """
-        given, state, g = hyper(number), fresh(1), pick(g, -2, 2)
-        for _ in range(STEPS):
-            state = subject.advance(numbers(number, g), state, given)
-            try:
-                m_hat, v_hat = corrected_moments(subject, state, given)
-                factors = [subject.corrected(number(1), power) for power in subject.powers(state, given)]
-            except ZeroDivisionError:
-                return False
-            if not (same(m_hat, g) and same(v_hat, g * g) and all(x > 1 for x in factors)):
-                return False
-        return True
-
-    return contract
-
-
-def first_step(subject: Any, form: str, given: Hyper, g: int, *more: Any) -> Any:
-    """The first step of a form from moments m and v = 0: v_hat = g^2, so that every root is one of a square."""
-    p, m = more
-    return getattr(subject, form)((p,), (g,), State((m,), (0 * p,), 1, 1), given)
-
-
-def vectorised(subject: Any, number: Numbers = Ratio) -> Contract:
-    """AW-EQ-001: both arrangements give the paper's weight: (theta c - theta') (|g| + eps) (1 - b1) = rate m'."""
-
-    def contract(g: int, d: int, p: int, m: int) -> bool:
-        """
-        pre: 1 <= g <= 2 and 0 <= d <= 1
-        post: _
-        """
-        g, d = pick(g, 1, 2), pick(d, 0, 1)
-        given = hyper(number, d, 2 * g + 1)  # g^2 + eps is a square too, so that eps under the root has a value
-        one, two = (
-            first_step(subject, form, given, number(g), number(p), number(m)) for form in ("step", "vectorised")
-        )
-        moved = number(p) * (1 - given.rate * given.decay) - two.params[0]
-        due = (number(m) + g) / 2 * given.rate
-        return (
-            alike(one.params, two.params)
-            and alike(one.state.m, two.state.m)
-            and alike(one.state.v, two.state.v)
-            and same(moved * (3 * g + 1) / 2, due)
-        )
-
-    return contract
-
-
-def decays(subject: Any, number: Numbers = Ratio) -> Contract:
-    """A weight that its decay changes."""
+def moves(subject: Any, number: Numbers = Ratio) -> Contract:
+    """A step that moves the weight to another one than zero."""
 
     def contract(p: int) -> bool:
         """
         post: not _
         """
-        return not same(subject.moved(0, number(p), number(0), hyper(number, 1)), number(p))
+        zero = number(0)
+        state = State((number(1),), (zero,), number(1), number(1))
+        done = subject.vectorised((number(p),), (number(1),), state, hyper(number, 1))
+        return not same(done.params[0], number(p)) and not same(done.params[0], zero)
 
     return contract
 
@@ -173,52 +126,13 @@ def keeps_a_square(subject: Any, number: Numbers = Ratio) -> Contract:
         pre: -2 <= g <= 2
         post: not _
         """
-        g = pick(g, -2, 2)
-        state = subject.advance(numbers(number, g), State((number(0),), (number(0),)), hyper(number))
+        g, zero = pick(g, -2, 2), number(0)
+        state = subject.advance((number(g),), State((zero,), (zero,)), hyper(number, 0))
         return g < 0 and bool(state.v[0] > 0)
 
     return contract
 
 
-def reaches_the_bound(subject: Any, number: Numbers = Ratio) -> Contract:
-    """A corrected moment that is the largest gradient."""
+COVERS: Mapping[str, Sequence[Callable[..., Contract]]] = {"closed_form": (moves, keeps_a_square)}
 
-    def contract(g: int) -> bool:
-        """
-        pre: -2 <= g <= 2
-        post: not _
-        """
-        state = subject.advance(numbers(number, pick(g, -2, 2)), fresh(1), hyper(number))
-        return same(corrected_moments(subject, state, hyper(number))[0], 2)
-
-    return contract
-
-
-def moves(subject: Any, number: Numbers = Ratio) -> Contract:
-    """A step that moves the weight to another one than zero."""
-
-    def contract(p: int) -> bool:
-        """
-        post: not _
-        """
-        done = first_step(subject, "vectorised", hyper(number), number(1), number(p), number(1))
-        return not same(done.params[0], number(p)) and not same(done.params[0], number(0))
-
-    return contract
-
-
-COVERS: Mapping[str, Sequence[Callable[..., Contract]]] = {
-    "decoupled": (decays,),
-    "nonnegative": (keeps_a_square,),
-    "finite": (reaches_the_bound,),
-    "corrects": (reaches_the_bound,),
-    "vectorised": (moves,),
-}
-
-BOUNDS: Mapping[str, Mapping[str, int]] = {
-    "decoupled": {"elements": 2, "decays": 2, "gradients": 1},
-    "nonnegative": {"steps": 1, "gradients": 2},
-    "finite": {"steps": 2, "gradients": 2},
-    "corrects": {"steps": 3, "gradients": 2},
-    "vectorised": {"steps": 1, "gradients": 2},
-}
+BOUNDS: Mapping[str, Mapping[str, int]] = {"closed_form": {"steps": 3, "elements": 2, "decays": 2}}

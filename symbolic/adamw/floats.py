@@ -42,7 +42,7 @@ def decoupled(k: Any, subject: Any) -> None:
             k.check(DECOUPLED, k.same(a, b), f"element {i}: {name} does not see the decay at all")
     room = 6 * U * (1 + REACH)
     for i, (p, u) in enumerate(zip(params, updates, strict=True)):
-        decayed, plain = (exact(subject.moved(i, p, u, hyper)) for hyper in (DEFAULTS, without))
+        decayed, plain = (exact(subject.moved(p, u, hyper)) for hyper in (DEFAULTS, without))
         lost = plain - decayed - DEFAULTS.rate * DEFAULTS.decay * exact(p)
         k.check(DECOUPLED, abs(lost) <= room, f"element {i}: the decay takes rate decay theta")
 

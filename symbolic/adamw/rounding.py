@@ -15,11 +15,13 @@ and no part of b1, so that m' may be further off.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from gradproof.harness import FORMATS, sqrt
+from symbolic.adamw.closed_form import Sums, closed, is_update
+from symbolic.adamw.step import hyperparameters
 
 # -- Numbers with a factor for each rounding: a sum of exact terms X_i, each times a factor within [1/P_i, P_i].
 #
@@ -218,7 +220,9 @@ def one_step(k: Any, kernel: Any) -> None:
 
 
 def _phases(k: Any, kernel: Any) -> None:
-    phases: dict[str, Callable[[Any, Any], None]] = {"m'": _first, "v'": _second, "D": _below, "theta'": _moved}
+    phases: dict[str, Callable[[Any, Any], None]] = {
+        "m'": _first, "v'": _second, "D": _below, "theta'": _moved, "without rounding": _exactly,
+    }  # fmt: skip
     phases[k.choose("phase", [*phases])](k, kernel)
 
 
@@ -268,6 +272,24 @@ def _moved(k: Any, kernel: Any) -> None:
     made = kernel.moved(_number(k, p), _number(k, kept, 1), moment, _number(k, below, BELOW), _number(k, size, 1))
     parts = [(p * kept, WEIGHT), (-size * m / below, UPDATE), (-size * dm / below, UPDATE)]
     charged(k, CLAUSE, made, Claim(parts), "theta'", off)
+
+
+def _exactly(k: Any, kernel: Any) -> None:
+    """All phases one after another, without rounding and with torch's scalars: a step of the closed form, any t."""
+    hyper, one, two = hyperparameters(k), k.real("b1^t"), k.real("b2^t")
+    m, v, p, g = (k.real(f"{name} of a step") for name in ("m", "v", "theta", "g"))
+    k.assume((one > 0) & (one < 1) & (two > 0) & (two < 1) & (v >= 0))
+    want = closed(m, v, Sums(g, g * g), (hyper.beta1, hyper.beta2), hyper)
+    want = replace(want, power1=one, power2=two)
+    k.cover("a gradient that turns the moment of a step", (m > 0) & (g < 0))
+    first, far = kernel.first(m, g, 1 - hyper.beta1), kernel.first_far(m, g, hyper.beta1)
+    second = kernel.second(v, g, hyper.beta2, 1 - hyper.beta2)
+    for name, got, due in (("m'", first, want.m), ("m' from the gradient", far, want.m), ("v'", second, want.v)):
+        k.check(CLAUSE, k.same(got, due), f"{name} of a step without rounding")
+    divisor = kernel.below(second, sqrt(1 - two), hyper.eps)
+    after = kernel.moved(p, 1 - hyper.rate * hyper.decay, first, divisor, hyper.rate / (1 - one))
+    lost = p * (1 - hyper.rate * hyper.decay) - after
+    k.check(CLAUSE, is_update(k, lost, want, hyper), "theta' of a step without rounding")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.property import Case, Place, Refutation
 from gradproof.extras.conformance.reductions import root
 from gradproof.verdict.plan import plan
-from models.adamw.kernel import EpsInsideRoot, Kernel
+from models.adamw.kernel import Kernel
+from models.adamw.mutants import KernelEpsInsideRoot
 from models.adamw.torch_model import MUTANTS, REFERENCE, Settings
 from symbolic.adamw import rounding as adamw_rounding, rounding as factors
 from symbolic.adamw.falsify import Derived, scalars
@@ -154,7 +155,7 @@ def test_software_floats_in_torchs_order_stay_within_the_bound(betas: tuple[floa
 
 def test_eps_under_the_root_leaves_the_bound() -> None:
     rounded = tuple(FORMATS["fp32"].round(x) for x in states()[0])
-    made, got = soft_step(rounded, Settings(rate=0.25, eps=0.5), 7, EpsInsideRoot())
+    made, got = soft_step(rounded, Settings(rate=0.25, eps=0.5), 7, KernelEpsInsideRoot())
     assert abs(got[2] - made.weight[0]) > 100 * made.weight[1]
 
 

@@ -77,11 +77,19 @@ def test_less_room_is_refuted(monkeypatch: pytest.MonkeyPatch, name: str, wrong:
     assert found.outcome in (Outcome.REFUTED, Outcome.SPURIOUS)
 
 
-@pytest.mark.parametrize("wrong", [lambda d, b: d * b * b / 2, lambda d, b: b * b])
-def test_fewer_squares_are_refuted(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
-    monkeypatch.setattr(rounding_norm, "squares", wrong)
+@pytest.mark.parametrize(
+    ("name", "wrong", "label"),
+    [
+        ("at_most", lambda k, one, two: one <= Fraction(9, 10) * two, "at most sqrt(d) B"),
+        ("euclidean", lambda parts: sum(abs(x) for x in parts), "at most sqrt(d) B"),
+    ],
+)
+def test_a_smaller_norm_is_refuted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any, label: str) -> None:
+    """A bound that is a tenth smaller, and the sum of the errors for their norm."""
+    monkeypatch.setattr(rounding_norm, name, wrong)
     found = proved("symbolic.accumulation.rounding_norm:norm", "Layout")
     assert found.counterexample is not None
+    assert found.counterexample["label"] == label
 
 
 @pytest.mark.parametrize("scale", ["divide", "multiply"])
