@@ -21,7 +21,7 @@ from gradproof.contract.yaml_reader import ContractErrors
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Claims, as_json, html, markdown
 from gradproof.extras.claims.load import again, can_turn_red
