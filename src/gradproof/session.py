@@ -193,6 +193,11 @@ class Session:
             self.workspace, asked.jobs, asked.time_limit, asked.fail_fast, known, settled, listener,
             memory=asked.memory_limit,
         )  # fmt: skip
+        if due and asked.scheduler is not None:
+            from gradproof.execution.engine_dask import DaskWorkers
+
+            pool.engine = DaskWorkers(asked.scheduler, self.workspace)
+            pool.refused = lambda check, evidence: store.fresh(check, evidence)[1]
         unwritten: dict[str, str] = {}
         result = pool.run(due, lambda evidence: _saved(store, evidence, unwritten))
         after, now = dict(before), Store(self.workspace)

@@ -83,19 +83,19 @@ class Pool:
         self._waiting = {c.id: c for c in sorted(checks, key=lambda c: (weight[c.id], c.id), reverse=True)}
         self._running: dict[str, tuple[Check, float]] = {}
         self._total, self._stop = len(checks), False
-        engine = self.engine or LocalProcesses(self.workspace, self.jobs, _worth(checks), self.worker)
+        engine = self._engine = self.engine or LocalProcesses(self.workspace, self.jobs, _worth(checks), self.worker)
         try:
             while self._running or (self._waiting and not self._stop):
-                while len(self._running) < engine.slots() and self._launch(engine):
+                while len(self._running) < engine.slots() and self._launch():
                     continue
-                self._collect(engine, save)
+                self._collect(save)
         except KeyboardInterrupt:
             return PoolResult(self._done, complete=False, interrupted=True)
         finally:
             engine.close()
         return PoolResult(self._done, complete=not self._waiting)
 
-    def _launch(self, engine: Engine) -> bool:
+    def _launch(self) -> bool:
         """Start, or decide without a run, the heaviest check whose stubs are decided. False when there is none.
 
         Where nothing runs, all that wait are ready: those that wait for each other are refused.
@@ -105,41 +105,41 @@ class Pool:
         if check is None:
             return False
         del self._waiting[check.id]
-        reason = self._refusal(check, engine)
+        reason = self._refusal(check)
         if reason is not None:
             self._finish(check, unanswered(check, Finding(Outcome.NOT_RUN, reason)))
             return True
         self._running[check.id] = (check, time.monotonic())
-        engine.start(Job(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
-        self._tell(engine, "started", check)
+        self._engine.start(Job(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
+        self._tell("started", check)
         return True
 
     def _undecided(self, name: str) -> bool:
         return name in self._waiting or name in self._running
 
-    def _refusal(self, check: Check, engine: Engine) -> str | None:
+    def _refusal(self, check: Check) -> str | None:
         """Why this check is not run at all."""
         if not check.harness and check.kind is not Kind.GATE:
             return "the contract names no harness of this workspace for it"
         for name in check.depends:
             if self._effects.get(name) is not Effect.DISCHARGED:
                 return f"it rests on {name}, which is not discharged"
-        return engine.no_gpu() if check.layer is Layer.CUDA else None
+        return self._engine.no_gpu() if check.layer is Layer.CUDA else None
 
-    def _collect(self, engine: Engine, save: Callable[[Evidence], object]) -> None:
-        if not self._running and engine.slots():
+    def _collect(self, save: Callable[[Evidence], object]) -> None:
+        if not self._running and self._engine.slots():
             return
-        answer = engine.answer(0.25)
-        for note in engine.notes():
-            self._tell(engine, "worker", note=note)
+        answer = self._engine.answer(0.25)
+        for note in self._engine.notes():
+            self._tell("worker", note=note)
         if answer is None:
-            self._tell(engine, "tick")
+            self._tell("tick")
             return
         check, begun = self._running.pop(answer.name)
         evidence = self._evidence(check, answer, time.monotonic() - begun)
         if evidence.finding.outcome is not Outcome.NOT_RUN:
             save(evidence)
-        self._finish(check, evidence, {check.id: answer.where} if answer.where else {})
+        self._finish(check, evidence, answer.where)
 
     def _evidence(self, check: Check, answer: Answer, seconds: float) -> Evidence:
         """What an answer is evidence of: what this check found, or that there is none to believe."""
@@ -157,22 +157,22 @@ class Pool:
                 reason = f"the worker returned no evidence: {e}"
         return unanswered(check, Finding(outcome, reason), seconds=seconds)
 
-    def _finish(self, check: Check, evidence: Evidence, where: Mapping[str, str] | None = None) -> None:
+    def _finish(self, check: Check, evidence: Evidence, where: str = "") -> None:
         self._done[check.id] = evidence
         effect = DECISION[check.expect, audit(check, evidence.finding)[0]]
         self._effects[check.id] = effect
         self._stop = self._stop or (self.fail_fast and effect is Effect.BROKEN)
-        self._tell(None, "finished", check, evidence, where or {})
+        self._tell("finished", check, evidence, where)
 
     def _tell(
-        self, engine: Engine | None, event: str, check: Check | None = None, evidence: Evidence | None = None,
-        where: Mapping[str, str] | None = None, note: str = "",
-    ) -> None:  # fmt: skip
+        self, event: str, check: Check | None = None, evidence: Evidence | None = None, where: str = "", note: str = ""
+    ) -> None:
         clock = time.monotonic()
         running = {name: clock - begun for name, (_, begun) in self._running.items()}
-        places = {name: engine.where(name) for name in running} if engine is not None else {}
-        told = {name: place for name, place in {**places, **(where or {})}.items() if place}
-        self.listener(Progress(event, check, evidence, len(self._done), self._total, running, told, note))
+        places = {name: place for name in running if (place := self._engine.where(name))}
+        if check is not None and where:
+            places[check.id] = where
+        self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
 
 
 def _worth(checks: Sequence[Check]) -> set[tuple[str, ...]]:
