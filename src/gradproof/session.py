@@ -180,7 +180,7 @@ class Session:
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Outcomes:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
-        from gradproof.execution.pool import Pool
+        from gradproof.execution.pool import Pool, engine_for
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
@@ -194,9 +194,7 @@ class Session:
             memory=asked.memory_limit,
         )  # fmt: skip
         if due and asked.scheduler is not None:
-            from gradproof.execution.engine_dask import DaskWorkers
-
-            pool.engine = DaskWorkers(asked.scheduler, self.workspace)
+            pool.engine = engine_for(self.workspace, asked.jobs, asked.scheduler)
             pool.refused = lambda check, evidence: store.fresh(check, evidence)[1]
         unwritten: dict[str, str] = {}
         result = pool.run(due, lambda evidence: _saved(store, evidence, unwritten))

@@ -167,7 +167,7 @@ class DaskWorkers:
         self._patient()
 
     def _patient(self) -> None:
-        """Raises GradproofError GP496 when no worker was accepted for PATIENCE seconds; sooner where each was refused."""
+        """Raises GradproofError GP496 when no worker was accepted for PATIENCE seconds; REFUSED where none may be."""
         states = {worker.accepted for worker in self._workers.values()}
         if True in states:
             self._alone_since = time.monotonic()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradproof.core.check import Check, Finding
@@ -173,6 +173,37 @@ class Pool:
         if check is not None and where:
             places[check.id] = where
         self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
+
+
+def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Engine:
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495 and GP497."""
+    if scheduler is None:
+        return LocalProcesses(workspace, jobs, ())
+    from gradproof.execution.engine_dask import DaskWorkers
+
+    return DaskWorkers(scheduler, workspace)
+
+
+def run_jobs(engine: Engine, jobs: Iterable[Job], say: Callable[[str], object] = print) -> Iterator[Answer]:
+    """Run jobs that do not depend on each other; answers in the order in which they end. Closes the engine.
+
+    `say` hears what becomes of workers. Raises GradproofError GP495 and GP496.
+    """
+    waiting, running = iter(jobs), 0
+    job = next(waiting, None)
+    try:
+        while job is not None or running:
+            while job is not None and running < engine.slots():
+                engine.start(job)
+                job, running = next(waiting, None), running + 1
+            answer = engine.answer(0.25)
+            for note in engine.notes():
+                say(note)
+            if answer is not None:
+                running -= 1
+                yield answer
+    finally:
+        engine.close()
 
 
 def _worth(checks: Sequence[Check]) -> set[tuple[str, ...]]:

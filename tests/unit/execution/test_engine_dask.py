@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from gradproof.core.processes import Options
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.store import Store
 from gradproof.execution import engine_dask, engine_remote
-from gradproof.execution.engine import Answer, Job
+from gradproof.execution.engine import Answer, Engine, Job
 from gradproof.execution.engine_dask import MOST_LOST, DaskWorkers
 from gradproof.execution.local import LocalProcesses
-from gradproof.execution.pool import Pool, PoolResult, Progress
+from gradproof.execution.pool import Pool, PoolResult, Progress, run_jobs
 from gradproof.session import Session
 from tests.clusters import Cluster, write_slow_workspace
 
@@ -51,19 +51,9 @@ def said(result: PoolResult) -> dict[str, Any]:
     return {name: {key: evidence.finding.stated()[key] for key in keys} for name, evidence in result.evidence.items()}
 
 
-def answers(engine: DaskWorkers | LocalProcesses, jobs: list[Job], seconds: float = 120.0) -> dict[str, Answer]:
+def answers(engine: Engine, jobs: list[Job], say: Callable[[str], object] = print) -> dict[str, Answer]:
     """Run jobs on an engine, and close it."""
-    left, found, ends = list(jobs), dict[str, Answer](), time.monotonic() + seconds
-    try:
-        while len(found) < len(jobs):
-            assert time.monotonic() < ends, f"answers of {sorted(found)} alone"
-            while left and len(jobs) - len(left) - len(found) < engine.slots():
-                engine.start(left.pop(0))
-            if (answer := engine.answer(0.2)) is not None:
-                found[answer.name] = answer
-    finally:
-        engine.close()
-    return found
+    return {answer.name: answer for answer in run_jobs(engine, jobs, say)}
 
 
 def call(name: str, function: str, argument: Any) -> Job:
@@ -126,8 +116,8 @@ def test_a_job_that_ends_three_workers_is_a_fault(cluster: Cluster, tmp_path: Pa
         while engine.slots() < MOST_LOST + 1:
             assert engine.answer(0.2) is None
         notes = list(engine.notes())
-        found = answers(engine, [call("deadly", "ends_its_worker", None), call("good", "doubled", {"x": 1})])
-        notes += engine.notes()
+        jobs = [call("deadly", "ends_its_worker", None), call("good", "doubled", {"x": 1})]
+        found = answers(engine, jobs, notes.append)
     finally:
         cluster.close(*workers, last)
     assert found["deadly"].fault == "3 workers were lost while they ran it"
