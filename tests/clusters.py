@@ -137,8 +137,16 @@ def write_slow_workspace(root: Path, checks: int, work: str = "pass") -> Workspa
     return Workspace(root.resolve(), root.resolve() / "reports")
 
 
+SCHEDULER = """\
+import sys
+sys.modules["gradproof"] = None
+from distributed.cli.dask_scheduler import main
+main()
+"""
+
+
 class Cluster:
-    """A scheduler, whose workers are processes of one thread. `folder`: for logs and the workers' files."""
+    """A scheduler that cannot import gradproof. Workers are processes of one thread. `folder`: for logs and files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes = folder, list[subprocess.Popen[bytes]]()
@@ -151,8 +159,8 @@ class Cluster:
         self.address = str(json.loads(place.read_text())["address"])
 
     def _start(self, what: str, *arguments: str, package: Path = PACKAGE, name: str = "") -> subprocess.Popen[bytes]:
-        module = f"distributed.cli.dask_{what}"
-        command = [sys.executable, "-m", module, *arguments, "--host", "127.0.0.1", "--no-dashboard"]
+        start = ("-c", SCHEDULER) if what == "scheduler" else ("-m", "distributed.cli.dask_worker")
+        command = [sys.executable, *start, *arguments, "--host", "127.0.0.1", "--no-dashboard"]
         with (self.folder / f"{name or what}.log").open("wb") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder,

@@ -9,6 +9,8 @@ once. `tls://` addresses take certificates from dask's own configuration.
 from __future__ import annotations
 
 import json
+import operator
+import pkgutil
 import queue
 import threading
 import time
@@ -161,7 +163,7 @@ class DaskWorkers:
             self._gone(address)
         for address in [a for a in now if a not in self._workers]:
             self._workers[address] = _Remote(now[address])
-            self._ask("meet", address, remote.meet, self._archive.name)
+            self._ask("meet", address, address, "engine_remote:meet", self._archive.name)
         while self._again and any(worker.free for worker in self._workers.values()):
             self._send(self._again.pop(0))
         self._patient()
@@ -177,13 +179,16 @@ class DaskWorkers:
             expected = f"a worker at {self._address} with this gradproof and these versions"
             raise GradproofError("GP496", f"no worker can run anything: {found}", expected, help)
 
-    def _ask(self, what: str, address: str, function: Any, *arguments: Any) -> None:
-        """A task on one worker, whose end is an event."""
-        future = self._client.submit(
-            function, *arguments, key=f"gradproof-{what}-{uuid.uuid4().hex}", workers=[address],
-            allow_other_workers=False, pure=False,
-        )  # fmt: skip
-        future.add_done_callback(lambda done: self._events.put((what, address, done)))
+    def _ask(self, what: str, name: str, address: str, function: str, *arguments: Any) -> Any:
+        """A task on one worker, whose end is an event. The future.
+
+        The worker finds the function by its name, so that the scheduler, which reads every task, needs no gradproof.
+        """
+        there = {"workers": [address], "allow_other_workers": False, "pure": False}
+        found = self._client.submit(pkgutil.resolve_name, f"gradproof.execution.{function}", **there)
+        future = self._client.submit(operator.call, found, *arguments, **there)
+        future.add_done_callback(lambda done: self._events.put((what, name, done)))
+        return future
 
     def _met(self, what: str, address: str, future: Any) -> None:
         """A worker has said what it is, or that it holds the workspace."""
@@ -198,7 +203,7 @@ class DaskWorkers:
             self._refuse(address, "; ".join(found[:SHOWN]))
         elif what == "meet" and not future.result()["holds"]:
             [data] = self._client.scatter([self._archive.data], workers=[address], hash=False)
-            self._ask("hold", address, hold, self._archive.name, data)
+            self._ask("hold", address, address, "engine_dask:hold", self._archive.name, data)
         else:
             worker.accepted = True
             self._notes.append(f"worker {address}: accepted, {worker.threads} at a time")
@@ -227,11 +232,8 @@ class DaskWorkers:
         address = max(free, key=lambda a: self._workers[a].threads - len(self._workers[a].jobs))
         self._workers[address].jobs.add(flight.job.name)
         flight.address = address
-        flight.future = self._client.submit(
-            remote.perform, asdict(flight.job), self._archive.name, self._session,
-            key=f"gradproof-job-{uuid.uuid4().hex}", workers=[address], allow_other_workers=False, pure=False,
-        )  # fmt: skip
-        flight.future.add_done_callback(lambda done: self._events.put(("job", flight.job.name, done)))
+        asked = (json.dumps(asdict(flight.job)), self._archive.name, self._session)
+        flight.future = self._ask("job", flight.job.name, address, "engine_remote:perform", *asked)
 
     def _lost(self, flight: _Flight) -> None:
         """The worker under a job is lost."""

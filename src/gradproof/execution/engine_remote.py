@@ -181,9 +181,9 @@ def _drop(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def perform(stated: Mapping[str, Any], name: str, session: str) -> str:
-    """Run a job in a workspace that this worker holds: its result as JSON. `session`: the run that it belongs to."""
-    job = Job(**stated)
+def perform(stated: str, name: str, session: str) -> str:
+    """Run a job, as JSON, in a workspace that this worker holds: its result as JSON. `session`: the run it is of."""
+    job = Job(**json.loads(stated))
     with _copy(name) as root:
         with _LOCK:
             servers = _servers.setdefault((session, root), ForkServers(root))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -171,7 +172,7 @@ def test_a_copy_that_a_job_wrote_into_is_made_anew(tmp_path: Path) -> None:
 
     def run(function: str) -> dict[str, Any]:
         job = {"name": function, "kind": "call", "payload": call("", function, {"x": 1}).payload, "seconds": 60.0}
-        return dict(__import__("json").loads(engine_remote.perform(job, archive.name, "session")))
+        return dict(json.loads(engine_remote.perform(json.dumps(job), archive.name, "session")))
 
     before = run("doubled")["value"]["root"]
     assert run("writes") == {"value": None, "fault": ""}
