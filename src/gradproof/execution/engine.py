@@ -5,14 +5,14 @@ Planning, stubs first, saving and judging stand above it and are the same for ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class Job:
-    """One process to run, as plain JSON data.
+class WorkItem:
+    """One process to run, as plain JSON data. `name`: unique in a run.
 
     `kind`: "check", whose payload is a check as JSON and whose result is `{"evidence": ...}`; or "call", whose payload
     is `{"call": "module:function", "argument": JSON}`: a function of the workspace that takes the argument and returns
@@ -28,7 +28,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkResult:
     """What became of a job: its result as plain data, or a fault in words. `where`: empty on this machine."""
 
     name: str
@@ -37,31 +37,29 @@ class Answer:
     where: str = ""
 
 
-class Engine(Protocol):
-    """Runs jobs somewhere. Its methods are called from one thread."""
+class Executor(Protocol):
+    """Runs work somewhere. Its methods are called from one thread.
+
+    `places`: which machine runs an item, where that is another one. `notes`: what became of workers, in words, until
+    the reader takes it out. `no_gpu`: why no check of a GPU can run there; empty where it may try.
+    """
+
+    places: dict[str, str]
+    notes: list[str]
+
+    @property
+    def no_gpu(self) -> str: ...
 
     def slots(self) -> int:
-        """How many jobs may run at a time now; 0 while there is nobody yet. Raises GradproofError GP496 for never."""
+        """How many items may run at a time now; 0 while there is nobody yet. Raises GradproofError GP495 and GP496."""
         ...
 
-    def start(self, job: Job) -> None:
-        """Begin a job; called while fewer than `slots` run."""
+    def start(self, job: WorkItem) -> None:
+        """Begin an item; called while fewer than `slots` run."""
         ...
 
-    def answer(self, seconds: float) -> Answer | None:
-        """The next answer, waited for at most so long. Raises GradproofError GP495 and GP496."""
-        ...
-
-    def where(self, name: str) -> str:
-        """Which machine a job runs on; empty for this one."""
-        ...
-
-    def notes(self) -> Sequence[str]:
-        """What happened to workers since the last call, in words."""
-        ...
-
-    def no_gpu(self) -> str | None:
-        """Why it can run no check of a GPU; None where it may try."""
+    def answer(self, seconds: float) -> WorkResult | None:
+        """The next result, waited for at most so long. Raises GradproofError GP495 and GP496."""
         ...
 
     def close(self) -> None:

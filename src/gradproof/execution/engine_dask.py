@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import Workspace
 from gradproof.execution import engine_remote as remote
-from gradproof.execution.engine import Answer, Job
+from gradproof.execution.engine import WorkItem, WorkResult
 
 MOST_LOST = 3
 LOOK = 0.5  # seconds between two looks at which workers there are
@@ -31,6 +31,8 @@ PATIENCE = 60.0  # seconds without any worker, before a run gives up
 REFUSED = 3.0  # seconds in which every worker there is was refused
 CONNECT = 10.0  # seconds
 SHOWN = 3
+GONE = (OSError, RuntimeError, ValueError, CancelledError)
+"""What dask raises where a worker or the scheduler is there no longer."""
 
 
 def hold(name: str, data: bytes) -> None:
@@ -55,16 +57,23 @@ class _Remote:
 
 @dataclass
 class _Flight:
-    """A job, the worker that it was given to, and how many workers were lost under it."""
+    """A job, the worker that it was given to, those that it was lost on or failed on, and why the last time."""
 
-    job: Job
+    job: WorkItem
     address: str = ""
     future: Any = None
-    lost: int = 0
+    tried: list[str] = field(default_factory=list)
+    why: str = ""
 
 
 class DaskWorkers:
-    """The workers of a scheduler. Raises GradproofError: GP494 without dask.distributed, GP495 without a scheduler."""
+    """The workers of a scheduler.
+
+    A worker's GPU is not asked for: evidence of a GPU is made where it is, and committed.
+    Raises GradproofError: GP494 without dask.distributed, GP495 without a scheduler.
+    """
+
+    no_gpu = "checks of a GPU are not sent to workers: gradproof run --device cuda runs them on its machine"
 
     def __init__(self, scheduler: str, workspace: Workspace) -> None:
         try:
@@ -79,7 +88,8 @@ class DaskWorkers:
         self._flights: dict[str, _Flight] = {}
         self._again: list[_Flight] = []
         self._events: queue.Queue[tuple[str, str, Any]] = queue.Queue()  # of a meeting, a holding or a job; whose
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        self.places: dict[str, str] = {}
         self._looked, self._alone_since = 0.0, time.monotonic()
         self._address = scheduler
         try:
@@ -99,12 +109,12 @@ class DaskWorkers:
         self._look()
         return sum(worker.threads for worker in self._workers.values() if worker.accepted)
 
-    def start(self, job: Job) -> None:
-        """Give a job to the worker with the most free threads."""
+    def start(self, job: WorkItem) -> None:
+        """Give a job to a worker."""
         self._flights[job.name] = flight = _Flight(job)
         self._send(flight)
 
-    def answer(self, seconds: float) -> Answer | None:
+    def answer(self, seconds: float) -> WorkResult | None:
         """The next answer. Raises GradproofError GP495 and GP496."""
         self._look()
         try:
@@ -117,35 +127,21 @@ class DaskWorkers:
         flight = self._flights.get(name)
         return self._ended(flight) if flight is not None and flight.future is future else None
 
-    def where(self, name: str) -> str:
-        """The address of the worker."""
-        flight = self._flights.get(name)
-        return "" if flight is None else flight.address.partition("://")[2] or flight.address
-
-    def notes(self) -> Sequence[str]:
-        """What became of workers."""
-        notes, self._notes = self._notes, []
-        return notes
-
-    def no_gpu(self) -> str | None:
-        """A worker's GPU is not asked for: evidence of a GPU is made where it is, and committed."""
-        return "checks of a GPU are not sent to workers: gradproof run --device cuda runs them on its machine"
-
     def close(self) -> None:
         """Kill what still runs, there too, and leave the scheduler. Waits a few seconds at most."""
-        for flight in self._flights.values():
-            with suppress(Exception):
-                flight.future.cancel(force=True)
+        for future in [flight.future for flight in self._flights.values() if flight.future is not None]:
+            with suppress(*GONE):
+                future.cancel(force=True)
         thread = threading.Thread(target=self._leave, daemon=True)
         thread.start()
         thread.join(5.0)
 
     def _leave(self) -> None:
-        with suppress(Exception):
+        with suppress(*GONE):
             accepted = [address for address, worker in self._workers.items() if worker.accepted]
             if accepted:
                 self._client.run(remote.end, self._session, workers=accepted, on_error="ignore")
-        with suppress(Exception):
+        with suppress(*GONE):
             self._client.close(timeout=2)
 
     # -- Workers that come, answer, and go.
@@ -174,7 +170,8 @@ class DaskWorkers:
         if True in states:
             self._alone_since = time.monotonic()
         if time.monotonic() - self._alone_since > (REFUSED if states == {False} else PATIENCE):
-            found = "; ".join(f"{a}: {why}" for a, why in self._refused.items()) or f"none for {PATIENCE:g} s"
+            silent = f"{sum(worker.accepted is None for worker in self._workers.values())} have not answered"
+            found = "; ".join([*(f"{a}: {why}" for a, why in self._refused.items()), silent])
             help = "install the same gradproof and versions there; evidence that came back before is kept"
             expected = f"a worker at {self._address} with this gradproof and these versions"
             raise GradproofError("GP496", f"no worker can run anything: {found}", expected, help)
@@ -199,73 +196,77 @@ class DaskWorkers:
             error = future.exception() if future.status == "error" else future.status
             said = "it could not keep the workspace" if what == "hold" else "its gradproof cannot be asked"
             self._refuse(address, f"{said}: {type(error).__name__}: {error}")
-        elif what == "meet" and (found := remote.differences(self._here, future.result())):
-            self._refuse(address, "; ".join(found[:SHOWN]))
-        elif what == "meet" and not future.result()["holds"]:
-            [data] = self._client.scatter([self._archive.data], workers=[address], hash=False)
-            self._ask("hold", address, address, "engine_dask:hold", self._archive.name, data)
-        else:
-            worker.accepted = True
-            self._notes.append(f"worker {address}: accepted, {worker.threads} at a time")
+            return
+        try:
+            there = future.result(timeout=CONNECT)
+            if what == "meet" and (found := remote.differences(self._here, there)):
+                self._refuse(address, "; ".join(found[:SHOWN]))
+            elif what == "meet" and not there["holds"]:
+                [data] = self._client.scatter([self._archive.data], workers=[address], hash=False)
+                self._ask("hold", address, address, "engine_dask:hold", self._archive.name, data)
+            else:
+                worker.accepted = True
+                self.notes.append(f"worker {address}: accepted, {worker.threads} at a time")
+        except GONE:
+            del self._workers[address]  # it is asked again where it is still there
 
     def _refuse(self, address: str, why: str) -> None:
         self._workers[address].accepted = False
         self._refused[address] = why
-        self._notes.append(f"worker {address}: refused: {why}")
+        self.notes.append(f"worker {address}: refused: {why}")
 
     def _gone(self, address: str) -> None:
         """A worker is lost, and what it ran has to run elsewhere."""
         jobs = self._workers.pop(address).jobs
         again = f"; to run elsewhere: {', '.join(sorted(jobs))}" if jobs else ""
-        self._notes.append(f"worker {address}: lost{again}")
+        self.notes.append(f"worker {address}: lost{again}")
         self._refused.pop(address, None)
         for name in jobs:
-            self._lost(self._flights[name])
+            self._lost(self._flights[name], "its worker was lost")
 
     # -- Jobs.
 
     def _send(self, flight: _Flight) -> None:
+        """Give a job to the worker with the most free threads, of those that it did not fail on if there is one."""
         free = [address for address, worker in self._workers.items() if worker.free]
         if not free:
             self._again.append(flight)
             return
-        address = max(free, key=lambda a: self._workers[a].threads - len(self._workers[a].jobs))
+        address = max(
+            free, key=lambda a: (a not in flight.tried, self._workers[a].threads - len(self._workers[a].jobs))
+        )
         self._workers[address].jobs.add(flight.job.name)
         flight.address = address
+        self.places[flight.job.name] = address.partition("://")[2]
         asked = (json.dumps(asdict(flight.job)), self._archive.name, self._session)
         flight.future = self._ask("job", flight.job.name, address, "engine_remote:perform", *asked)
 
-    def _lost(self, flight: _Flight) -> None:
-        """The worker under a job is lost."""
-        future, flight.future, flight.address = flight.future, None, ""
-        with suppress(Exception):
+    def _lost(self, flight: _Flight, why: str) -> None:
+        """A job has to run again elsewhere, or has been tried often enough."""
+        future, name = flight.future, flight.job.name
+        flight.tried.append(flight.address)
+        flight.future, flight.address, flight.why = None, "", why
+        self.places.pop(name, None)
+        with suppress(*GONE):
             future.cancel(force=True)
-        flight.lost += 1
-        if flight.lost < MOST_LOST:
+        if len(flight.tried) < MOST_LOST:
             self._again.append(flight)
         else:
-            self._events.put(("job", flight.job.name, None))
+            self._events.put(("job", name, None))
 
-    def _ended(self, flight: _Flight) -> Answer | None:
+    def _ended(self, flight: _Flight) -> WorkResult | None:
         """The answer of a job that is over; None for one that has to run again."""
-        future, name, place = flight.future, flight.job.name, self.where(flight.job.name)
-        if future is not None and future.status in ("cancelled", "lost"):
-            self._release(flight)
-            self._lost(flight)
-            return None
-        self._release(flight)
-        del self._flights[name]
+        future, name, place = flight.future, flight.job.name, self.places.get(flight.job.name, "")
         if future is None:
-            return Answer(name, {}, f"{flight.lost} workers were lost while they ran it")
-        if future.status == "error":
-            error = future.exception()
-            return Answer(name, {}, f"worker {place}: {type(error).__name__}: {error}", place)
+            del self._flights[name]
+            return WorkResult(name, {}, f"{len(flight.tried)} workers failed under it; the last time {flight.why}")
+        if (worker := self._workers.get(flight.address)) is not None:
+            worker.jobs.discard(name)
         try:
-            return Answer(name, dict(json.loads(future.result())), "", place)
-        except (ValueError, TypeError) as e:
-            return Answer(name, {}, f"worker {place} returned no result: {e}", place)
-
-    def _release(self, flight: _Flight) -> None:
-        worker = self._workers.get(flight.address)
-        if worker is not None:
-            worker.jobs.discard(flight.job.name)
+            result = dict(json.loads(future.result(timeout=CONNECT)))
+        except Exception as e:  # of the worker, not of the check, whose process it could not run, or not report
+            self._lost(flight, f"worker {place}: {type(e).__name__}: {e}")
+            return None
+        del self._flights[name]
+        self.places.pop(name, None)
+        return WorkResult(name, result, "", place)

@@ -28,8 +28,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.processes import MIB, PREFIX
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import KEYS, differ, environment, variables
-from gradproof.execution.engine import Job
-from gradproof.execution.local import Call, ForkServers, Worker, process_of
+from gradproof.execution.engine import WorkItem
+from gradproof.execution.local import CallProcess, ForkServers, Worker, process_of
 
 MOST_BYTES = 256 * MIB
 
@@ -136,7 +136,7 @@ _LOCK = threading.Lock()
 _archives: dict[str, Archive] = {}
 _places: dict[str, Path] = {}
 _users: Counter[Path] = Counter()
-_running: dict[str, dict[str, Worker | Call]] = {}
+_running: dict[str, dict[str, Worker | CallProcess]] = {}
 _servers: dict[tuple[str, Path], ForkServers] = {}  # of a run, and of the folder that they run in
 
 
@@ -183,7 +183,7 @@ def _drop(place: Path) -> None:
 
 def perform(stated: str, name: str, session: str) -> str:
     """Run a job, as JSON, in a workspace that this worker holds: its result as JSON. `session`: the run it is of."""
-    job = Job(**json.loads(stated))
+    job = WorkItem(**json.loads(stated))
     with _copy(name) as root:
         with _LOCK:
             servers = _servers.setdefault((session, root), ForkServers(root))

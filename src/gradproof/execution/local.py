@@ -28,7 +28,7 @@ from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence.record import now, record
-from gradproof.execution.engine import Answer, Job
+from gradproof.execution.engine import WorkItem, WorkResult
 
 # torch._dynamo, which every optimizer imports at its first step, costs as much as torch itself.
 NEEDED: Mapping[Kind, tuple[str, ...]] = {
@@ -319,7 +319,7 @@ class Worker(JobProcess):
         return evidence
 
 
-class Call(JobProcess):
+class CallProcess(JobProcess):
     """One call of a function of the workspace."""
 
     def __init__(
@@ -363,11 +363,11 @@ class ForkServers:
 
 
 def process_of(
-    job: Job, workspace: Workspace, servers: ForkServers | None = None, worker: type[Worker] = Worker
-) -> Worker | Call:
+    job: WorkItem, workspace: Workspace, servers: ForkServers | None = None, worker: type[Worker] = Worker
+) -> Worker | CallProcess:
     """The process of a job, not yet started. Raises KeyError, TypeError or ValueError for a job that is none."""
     if job.kind == "call":
-        return Call(job.payload, workspace, job.seconds, job.memory)
+        return CallProcess(job.payload, workspace, job.seconds, job.memory)
     process = worker(Check.from_json(job.payload), workspace, job.seconds, job.memory)
     process.server = None if servers is None else servers.of(NEEDED[process.check.kind])
     return process
@@ -384,15 +384,22 @@ class LocalProcesses:
     ) -> None:
         self.workspace, self.jobs, self.worker = workspace, jobs, worker
         self._shared, self._servers = shared, ForkServers(workspace.root)
-        self._running: dict[str, Worker | Call] = {}
+        self.places: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._running: dict[str, Worker | CallProcess] = {}
         self._threads: list[threading.Thread] = []
-        self._answers: queue.Queue[Answer] = queue.Queue()
+        self._answers: queue.Queue[WorkResult] = queue.Queue()
+
+    @property
+    def no_gpu(self) -> str:
+        """What the driver says."""
+        return cuda_absent() or ""
 
     def slots(self) -> int:
         """Always the same number."""
         return max(1, self.jobs)
 
-    def start(self, job: Job) -> None:
+    def start(self, job: WorkItem) -> None:
         """Begin a job, in a thread that waits for it."""
         check = job.kind == "check" and NEEDED[Kind(job.payload["kind"])] in self._shared
         process = process_of(job, self.workspace, self._servers if check else None, self.worker)
@@ -401,13 +408,13 @@ class LocalProcesses:
         self._threads.append(thread)
         thread.start()
 
-    def _attend(self, name: str, process: Worker | Call) -> None:
+    def _attend(self, name: str, process: Worker | CallProcess) -> None:
         try:
-            self._answers.put(Answer(name, process.result()))
+            self._answers.put(WorkResult(name, process.result()))
         except Exception as e:
-            self._answers.put(Answer(name, {}, f"the runner raised {type(e).__name__}: {e}"))
+            self._answers.put(WorkResult(name, {}, f"the runner raised {type(e).__name__}: {e}"))
 
-    def answer(self, seconds: float) -> Answer | None:
+    def answer(self, seconds: float) -> WorkResult | None:
         """The next answer."""
         try:
             answer = self._answers.get(timeout=seconds)
@@ -415,18 +422,6 @@ class LocalProcesses:
             return None
         del self._running[answer.name]
         return answer
-
-    def where(self, name: str) -> str:
-        """This machine has no name here."""
-        return ""
-
-    def notes(self) -> Sequence[str]:
-        """Nothing happens to this machine."""
-        return ()
-
-    def no_gpu(self) -> str | None:
-        """What the driver says."""
-        return cuda_absent()
 
     def close(self) -> None:
         """Kill what still runs, all at once."""

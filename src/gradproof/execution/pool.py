@@ -16,7 +16,7 @@ from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.audit import audit
-from gradproof.execution.engine import Answer, Engine, Job
+from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.local import NEEDED, LocalProcesses, Worker, unanswered
 
 SEVERAL = 3
@@ -69,7 +69,7 @@ class Pool:
     listener: Listener = lambda progress: None
     worker: type[Worker] = Worker
     memory: int | None = None
-    engine: Engine | None = None
+    engine: Executor | None = None
     refused: Callable[[Check, Evidence], str] = lambda check, evidence: ""
 
     def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> PoolResult:
@@ -110,7 +110,7 @@ class Pool:
             self._finish(check, unanswered(check, Finding(Outcome.NOT_RUN, reason)))
             return True
         self._running[check.id] = (check, time.monotonic())
-        self._engine.start(Job(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
+        self._engine.start(WorkItem(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
         self._tell("started", check)
         return True
 
@@ -124,14 +124,14 @@ class Pool:
         for name in check.depends:
             if self._effects.get(name) is not Effect.DISCHARGED:
                 return f"it rests on {name}, which is not discharged"
-        return self._engine.no_gpu() if check.layer is Layer.CUDA else None
+        return (self._engine.no_gpu or None) if check.layer is Layer.CUDA else None
 
     def _collect(self, save: Callable[[Evidence], object]) -> None:
         if not self._running and self._engine.slots():
             return
         answer = self._engine.answer(0.25)
-        for note in self._engine.notes():
-            self._tell("worker", note=note)
+        while self._engine.notes:
+            self._tell("worker", note=self._engine.notes.pop(0))
         if answer is None:
             self._tell("tick")
             return
@@ -141,7 +141,7 @@ class Pool:
             save(evidence)
         self._finish(check, evidence, answer.where)
 
-    def _evidence(self, check: Check, answer: Answer, seconds: float) -> Evidence:
+    def _evidence(self, check: Check, answer: WorkResult, seconds: float) -> Evidence:
         """What an answer is evidence of: what this check found, or that there is none to believe."""
         outcome, reason = Outcome.ERROR, answer.fault
         if not reason:
@@ -169,13 +169,11 @@ class Pool:
     ) -> None:
         clock = time.monotonic()
         running = {name: clock - begun for name, (_, begun) in self._running.items()}
-        places = {name: place for name in running if (place := self._engine.where(name))}
-        if check is not None and where:
-            places[check.id] = where
+        places = {**self._engine.places, **({check.id: where} if check is not None and where else {})}
         self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
 
 
-def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Engine:
+def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
     """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495 and GP497."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
@@ -184,7 +182,7 @@ def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Engine
     return DaskWorkers(scheduler, workspace)
 
 
-def run_jobs(engine: Engine, jobs: Iterable[Job], say: Callable[[str], object] = print) -> Iterator[Answer]:
+def run_jobs(engine: Executor, jobs: Iterable[WorkItem], say: Callable[[str], object] = print) -> Iterator[WorkResult]:
     """Run jobs that do not depend on each other; answers in the order in which they end. Closes the engine.
 
     `say` hears what becomes of workers. Raises GradproofError GP495 and GP496.
@@ -197,8 +195,8 @@ def run_jobs(engine: Engine, jobs: Iterable[Job], say: Callable[[str], object] =
                 engine.start(job)
                 job, running = next(waiting, None), running + 1
             answer = engine.answer(0.25)
-            for note in engine.notes():
-                say(note)
+            while engine.notes:
+                say(engine.notes.pop(0))
             if answer is not None:
                 running -= 1
                 yield answer

@@ -18,7 +18,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.core.processes import Options, default_jobs
 from gradproof.core.workspace import Workspace
-from gradproof.execution.engine import Engine, Job
+from gradproof.execution.engine import Executor, WorkItem
 from gradproof.execution.pool import engine_for, run_jobs
 from gradproof.rounding import lemma_store as store
 from gradproof.rounding.step_contracts import LEMMAS, method
@@ -35,7 +35,7 @@ def discharge(argument: Mapping[str, Any]) -> dict[str, Any]:
     return {name: store._ask(name, argument["seconds"])}
 
 
-def jobs_of(names: Collection[str], seconds: float) -> Iterator[Job]:
+def jobs_of(names: Collection[str], seconds: float) -> Iterator[WorkItem]:
     """A job for each question and for each pass; passes first, for they are the longest."""
     decided: set[str] = set()
     for kind in ("exhaustion", "solvers"):
@@ -43,11 +43,11 @@ def jobs_of(names: Collection[str], seconds: float) -> Iterator[Job]:
             if method(LEMMAS[name]) == kind and name not in decided:
                 decided |= {*store.pass_of(name).decides} if kind == "exhaustion" else {name}
                 argument = {"name": name, "seconds": seconds}
-                yield Job(name, "call", {"call": f"{PLACE}:discharge", "argument": argument}, LONGEST)
+                yield WorkItem(name, "call", {"call": f"{PLACE}:discharge", "argument": argument}, LONGEST)
 
 
 def rebuild(
-    names: Sequence[str], engine: Engine, say: Callable[[str], object], folder: Path = store.PROVED_FOLDER,
+    names: Sequence[str], engine: Executor, say: Callable[[str], object], folder: Path = store.PROVED_FOLDER,
     seconds: float = store.SECONDS,
 ) -> list[store.LemmaEvidence]:  # fmt: skip
     """Discharge lemmas on an engine and write their evidence. Raises LemmaRefused for no run."""

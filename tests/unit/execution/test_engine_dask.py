@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import pytest
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.processes import Options
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.store import Store
 from gradproof.execution import engine_dask, engine_remote
-from gradproof.execution.engine import Answer, Engine, Job
+from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.engine_dask import MOST_LOST, DaskWorkers
 from gradproof.execution.local import LocalProcesses
-from gradproof.execution.pool import Pool, PoolResult, Progress, run_jobs
+from gradproof.execution.pool import Pool, Progress, run_jobs
 from gradproof.session import Session
 from tests.clusters import Cluster, write_slow_workspace
 
@@ -46,25 +47,25 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-def said(result: PoolResult) -> dict[str, Any]:
+def said(evidence: Mapping[str, Evidence | None]) -> dict[str, Any]:
     """What evidence claims, without times and places."""
     keys = ("outcome", "reason", "clauses", "covers", "reach")
-    return {name: {key: evidence.finding.stated()[key] for key in keys} for name, evidence in result.evidence.items()}
+    return {name: {key: e.finding.stated()[key] for key in keys} for name, e in evidence.items() if e is not None}
 
 
-def answers(engine: Engine, jobs: list[Job], say: Callable[[str], object] = print) -> dict[str, Answer]:
+def answers(engine: Executor, jobs: list[WorkItem], say: Callable[[str], object] = print) -> dict[str, WorkResult]:
     """Run jobs on an engine, and close it."""
     return {answer.name: answer for answer in run_jobs(engine, jobs, say)}
 
 
-def call(name: str, function: str, argument: Any) -> Job:
-    return Job(name, "call", {"call": f"symbolic:{function}", "argument": argument}, 60.0)
+def call(name: str, function: str, argument: Any) -> WorkItem:
+    return WorkItem(name, "call", {"call": f"symbolic:{function}", "argument": argument}, 60.0)
 
 
 def test_a_worker_that_is_killed_loses_no_evidence(cluster: Cluster, tmp_path: Path) -> None:
-    workspace = write_slow_workspace(tmp_path / "slow", 4, SLOW)
-    checks = Session(Options(workspace=workspace.root)).checks
-    local = Pool(workspace, jobs=2).run(checks, lambda evidence: None)
+    workspace = write_slow_workspace(tmp_path / "slow", 3, "time.sleep(0.1)")
+    session = Session(Options(workspace=workspace.root, engine="dask", scheduler=cluster.address))
+    local = Pool(workspace, jobs=2).run(session.checks, lambda evidence: None).evidence
     one, other = cluster.worker("one"), cluster.worker("other")
     seen: list[Progress] = []
 
@@ -73,20 +74,17 @@ def test_a_worker_that_is_killed_loses_no_evidence(cluster: Cluster, tmp_path: P
         if len(event.running) == 2 and event.done and one.poll() is None:
             one.send_signal(signal.SIGKILL)
 
-    store, saved = Store(workspace), list[str]()
-    pool = Pool(workspace, engine=DaskWorkers(cluster.address, workspace), listener=listener)
-    pool.refused = lambda check, evidence: store.fresh(check, evidence)[1]
     try:
-        result = pool.run(checks, lambda evidence: (store.write(evidence), saved.append(evidence.check.id)))
+        run = session.run(session.checks, listener)
     finally:
         cluster.close(one, other)
     assert one.returncode == -signal.SIGKILL
     assert [event.note for event in seen if "lost; to run elsewhere: " in event.note]
-    assert result.complete
-    assert sorted(saved) == sorted(check.id for check in checks)
-    assert said(result) == said(local)
+    assert run.complete
+    assert run.ran == {check.id for check in session.checks}
+    assert all(status.fresh for status in run.statuses.values())
+    assert said({name: status.evidence for name, status in run.statuses.items()}) == said(local)
     assert len({event.where[name] for event in seen for name in event.running if name in event.where}) == 2
-    assert all(Store(workspace).status(check).fresh for check in checks)
 
 
 def test_another_gradproof_is_refused_and_the_others_go_on(cluster: Cluster, tmp_path: Path, stranger: Path) -> None:
@@ -116,12 +114,12 @@ def test_a_job_that_ends_three_workers_is_a_fault(cluster: Cluster, tmp_path: Pa
     try:
         while engine.slots() < MOST_LOST + 1:
             assert engine.answer(0.2) is None
-        notes = list(engine.notes())
+        notes = list[str]()
         jobs = [call("deadly", "ends_its_worker", None), call("good", "doubled", {"x": 1})]
         found = answers(engine, jobs, notes.append)
     finally:
         cluster.close(*workers, last)
-    assert found["deadly"].fault == "3 workers were lost while they ran it"
+    assert found["deadly"].fault == "3 workers failed under it; the last time its worker was lost"
     assert (found["good"].fault, found["good"].result["value"]["doubled"]) == ("", 2)
     assert sum("accepted" in note for note in notes) == MOST_LOST + 1
     assert sum("to run elsewhere: deadly" in note for note in notes) == MOST_LOST
@@ -228,11 +226,11 @@ class Scripted(LocalProcesses):
 
     said: Any = None
 
-    def start(self, job: Job) -> None:
+    def start(self, job: WorkItem) -> None:
         self.said_of = job.name
 
-    def answer(self, seconds: float) -> Answer | None:
-        return Answer(self.said_of, {"evidence": self.said}, "", "far")
+    def answer(self, seconds: float) -> WorkResult | None:
+        return WorkResult(self.said_of, {"evidence": self.said}, "", "far")
 
 
 def test_evidence_from_elsewhere_is_believed_as_evidence_on_disk_is(tmp_path: Path) -> None:
@@ -291,5 +289,31 @@ def test_a_workspace_without_a_worker_is_given_up(
 ) -> None:
     monkeypatch.setattr(engine_dask, "PATIENCE", 0.2)
     workspace: Workspace = write_slow_workspace(tmp_path / "slow", 1)
-    with pytest.raises(GradproofError, match=r"GP496(.|\n)*none for 0.2 s"):
+    with pytest.raises(GradproofError, match=r"GP496(.|\n)*0 have not answered"):
         answers(DaskWorkers(cluster.address, workspace), [call("a", "doubled", {"x": 3})])
+
+
+class Vanished:
+    """A future that was finished, whose result went with its worker."""
+
+    def result(self, timeout: float) -> str:
+        raise TimeoutError(timeout)
+
+    def cancel(self, force: bool) -> None:
+        self.cancelled = force
+
+
+def test_a_result_that_went_with_its_worker_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
+    engine = DaskWorkers(cluster.address, write_slow_workspace(tmp_path / "slow", 1))
+    flight, future = engine_dask._Flight(call("a", "doubled", {"x": 3}), "tcp://gone:1", Vanished()), None
+    engine._flights["a"] = flight
+    for n in range(1, MOST_LOST + 1):
+        flight.address, flight.future = "tcp://gone:1", (future := Vanished())
+        engine._events.put(("job", "a", future))
+        assert engine.answer(0.1) is None
+        assert (len(flight.tried), future.cancelled) == (n, True)
+    answer = engine.answer(0.1)
+    engine.close()
+    assert answer is not None
+    assert "3 workers failed under it" in answer.fault
+    assert "TimeoutError" in answer.fault

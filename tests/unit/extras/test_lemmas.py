@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution.engine import Answer, Job
+from gradproof.execution.engine import WorkItem, WorkResult
 from gradproof.execution.local import LocalProcesses
 from gradproof.extras import lemmas
 from gradproof.rounding import lemma_store as store
@@ -21,11 +21,11 @@ class Told(LocalProcesses):
 
     value: Mapping[str, Any]
 
-    def start(self, job: Job) -> None:
+    def start(self, job: WorkItem) -> None:
         self.name = job.name
 
-    def answer(self, seconds: float) -> Answer | None:
-        return Answer(self.name, {"value": self.value, "fault": ""})
+    def answer(self, seconds: float) -> WorkResult | None:
+        return WorkResult(self.name, {"value": self.value, "fault": ""})
 
 
 def asked_of_solvers() -> str:
