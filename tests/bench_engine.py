@@ -1,9 +1,9 @@
 """`python -m tests.bench_engine`: two dask workers of one thread against one, and what the engine costs a check.
 
 A workspace is made whose checks each compute for a few seconds, and a scheduler with worker processes is started on
-this machine. Each side runs every check, from the first look at the scheduler to the last evidence; the sides take
-turns, and the sums over all rounds count, so that a machine that is busy meanwhile slows both. `--out docs/scale.md` writes
-the figures into that page, with the plan that follows from them. Nothing here is a test, and nothing is asserted.
+this machine. Each side runs every check, from the first look at the scheduler to the last evidence. The sides take
+turns, and the sums over all rounds count, so that a machine that is busy meanwhile slows both. `--out docs/scale.md`
+writes the figures into that page, with the plan that follows from them. Nothing is asserted.
 """
 
 from __future__ import annotations
