@@ -32,6 +32,7 @@ from gradproof.execution.engine import WorkItem
 from gradproof.execution.local import CallProcess, ForkServers, Worker, process_of
 
 MOST_BYTES = 256 * MIB
+KEPT = 8  # workspaces in a worker, which may live for months
 
 
 # -- The workspace by content.
@@ -146,12 +147,18 @@ def meet(name: str) -> dict[str, Any]:
 
 
 def hold(name: str, data: bytes, folder: str) -> None:
-    """Unpack a workspace below a folder of this worker, once. Raises ValueError for an archive that is not it."""
+    """Unpack a workspace below a folder of this worker, once, and drop the one that was used the longest time ago.
+
+    Raises ValueError for an archive that is not it.
+    """
     archive = Archive(name, data)
     with _LOCK:
         if name not in _archives:
             _places[name] = unpacked(archive, Path(folder))
             _archives[name] = archive
+            for old in list(_archives)[:-KEPT]:
+                del _archives[old]
+                _drop(_places.pop(old))
 
 
 @contextmanager
@@ -164,6 +171,7 @@ def _copy(name: str) -> Iterator[Path]:
             _drop(place)
             place = _places[name]
         _users[place] += 1
+        _archives[name] = _archives.pop(name)  # the last that was used is the last to go
     try:
         yield place
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from gradproof import cli
+from gradproof.cli import progress
+from gradproof.core.check import Finding
 from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
 from gradproof.core.processes import Options
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import PACKAGE, Workspace
@@ -23,7 +28,7 @@ from gradproof.evidence.store import Store
 from gradproof.execution import engine_dask, engine_remote
 from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.engine_dask import MOST_LOST, DaskWorkers
-from gradproof.execution.local import LocalProcesses
+from gradproof.execution.local import LocalProcesses, unanswered
 from gradproof.execution.pool import Pool, Progress, run_jobs
 from gradproof.session import Session
 from tests.clusters import Cluster, write_slow_workspace
@@ -182,6 +187,14 @@ def test_a_copy_that_a_job_wrote_into_is_made_anew(tmp_path: Path) -> None:
     assert run("nothing")["value"] is None
     assert engine_remote.meet(archive.name)["holds"]
     engine_remote.end("session")
+    for n in range(engine_remote.KEPT + 1):
+        assert run("doubled")["fault"] == ""
+        (workspace.root / "models/__init__.py").write_text(f"N = {n}\n")
+        other = engine_remote.packed(workspace.root)
+        engine_remote.hold(other.name, other.data, str(tmp_path / "worker"))
+    assert engine_remote.meet(archive.name)["holds"]
+    assert len(list((tmp_path / "worker").iterdir())) == len(engine_remote._archives) == engine_remote.KEPT
+    engine_remote.end("session")
 
 
 def test_an_archive_that_is_not_its_name_is_refused(tmp_path: Path) -> None:
@@ -317,3 +330,22 @@ def test_a_result_that_went_with_its_worker_is_made_again(cluster: Cluster, tmp_
     assert answer is not None
     assert "3 workers failed under it" in answer.fault
     assert "TimeoutError" in answer.fault
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_names_the_worker(terminal: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workspace = write_slow_workspace(tmp_path / "slow", 2)
+    check = Session(Options(workspace=workspace.root)).checks[0]
+    evidence = unanswered(check, Finding(Outcome.TIMEOUT, "late"))
+    events = [
+        Progress("worker", None, None, 0, 1, {}, {}, "worker tcp://a:1: accepted"),
+        Progress("finished", check, evidence, 1, 1, {}, {check.id: "a:1"}),
+        Progress("tick", None, None, 0, 1, {check.id: 3.0}, {check.id: "a:1"}),
+    ]
+    shown = io.StringIO()
+    with progress._bar(Console(file=shown, force_terminal=True, width=200)) as bar:
+        for event in events:
+            (bar if terminal else progress._plain)(event)
+    said = shown.getvalue() if terminal else capsys.readouterr().err
+    assert "worker tcp://a:1: accepted" in said
+    assert ("K-1 3 s on a:1" if terminal else "late  on a:1") in said
