@@ -67,9 +67,10 @@ soundness: $(READY)
 sweep: $(READY)
 	$(BIN)/python -m tests.loops.sweep --jobs 2 --out docs/mutants.md
 
-# Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes.
+# Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes. On a cluster:
+# make lemmas ENGINE="--engine dask --scheduler tcp://host:8786"
 lemmas: $(READY)
-	$(BIN)/python -P -m gradproof.rounding.lemma_store --rebuild
+	$(BIN)/python -P -m gradproof.extras.lemmas $(ENGINE)
 
 # What accumulation in floating point can lose, for the report: reports/rounding.json, which is committed. Minutes.
 rounding: $(READY)

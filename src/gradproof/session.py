@@ -180,7 +180,7 @@ class Session:
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Outcomes:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
-        from gradproof.execution.pool import Pool
+        from gradproof.execution.pool import Pool, engine_for
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
@@ -193,6 +193,9 @@ class Session:
             self.workspace, asked.jobs, asked.time_limit, asked.fail_fast, known, settled, listener,
             memory=asked.memory_limit,
         )  # fmt: skip
+        if due and asked.scheduler is not None:
+            pool.engine = engine_for(self.workspace, asked.jobs, asked.scheduler)
+            pool.refused = lambda check, evidence: store.fresh(check, evidence)[1]
         unwritten: dict[str, str] = {}
         result = pool.run(due, lambda evidence: _saved(store, evidence, unwritten))
         after, now = dict(before), Store(self.workspace)

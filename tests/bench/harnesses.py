@@ -8,7 +8,7 @@ from typing import Any
 def harnesses() -> list[dict[str, Any]]:
     """One row a proof of the contract: outcome, seconds, solver queries, controls."""
     from gradproof.core.outcome import Kind
-    from gradproof.execution.pool import Worker
+    from gradproof.execution.local import Worker
     from gradproof.session import Options, Session
 
     session = Session(Options())

@@ -30,7 +30,8 @@ RUN_PATH = tuple(
     "gradproof." + name
     for name in (
         "cli", "cli.prove", "cli.progress", "cli.options", "session", "contract.model",
-        "verdict.plan", "evidence.store", "execution.pool", "execution.worker", "verdict.judge", "evidence.audit",
+        "verdict.plan", "evidence.store", "execution.pool", "execution.local",
+        "execution.worker", "verdict.judge", "evidence.audit",
         "report.build", "evidence.environment", "evidence.record", "core.workspace", "execution.methods",
         "execution.methods.measure", "execution.methods.property", "execution.methods.exact_window",
         "execution.methods.observe", "execution.methods.gate",

@@ -9,7 +9,7 @@ import pytest
 from toy_workspace import worker_command, write_workspace
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit
 
 INTERRUPTED = 130
+UNSERVED = {"GP495": 6, "GP496": 6}
+"""Codes of an engine that can go on no longer: neither the command line nor a check is wrong."""
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 RARELY = (200_000, 20, 20)  # Python's usual 700 costs a tenth of the time that `list` takes
 
@@ -54,7 +56,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {  # name: where it is, and its line i
 }
 
 _CODES = "\n".join(f"  {EXIT_CODE[e]}  {EXIT_MEANING[e]}" for e in Exit)
-EPILOG = f"\b\nExit codes:\n{_CODES}\n  {INTERRUPTED}  interrupted; what had finished is kept"
+_OTHERS = f"  6  no scheduler or no worker of --engine is left\n  {INTERRUPTED}  interrupted; what had finished is kept"
+EPILOG = f"\b\nExit codes:\n{_CODES}\n{_OTHERS}"
 
 
 class Lazy(click.Group):
@@ -179,7 +182,7 @@ def dispatch(args: list[str] | None = None) -> int:
         return EXIT_CODE[Exit.USAGE]
     except GradproofError as e:
         _said(e.render())
-        return EXIT_CODE[Exit.USAGE if e.code.startswith("GP") else Exit.CRASH]
+        return UNSERVED.get(e.code, EXIT_CODE[Exit.USAGE if e.code.startswith("GP") else Exit.CRASH])
     except BrokenPipeError:
         return EXIT_CODE[Exit.CRASH]
     except Exception as e:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import workspace_option
+from gradproof.cli.options import engine, with_options, workspace_option
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
     from gradproof.evidence.record import EvidenceStatus
     from gradproof.extras.claims.document import Claims
     from gradproof.extras.claims.load import ClaimLedger
-    from gradproof.session import Session
+    from gradproof.session import Options, Session
 
 FILES = ("json", "md", "html")
 
@@ -27,19 +28,25 @@ FILES = ("json", "md", "html")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for claims.json, claims.md and claims.html; all rows."
 )
-def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: Path | None) -> int:
-    """Judge every row of proofs/claims.yaml on the stored evidence. Runs nothing.
+@click.option("--run", "first", is_flag=True, help="Run first what has no fresh answer of the checks that rows name.")
+@engine
+@with_options
+def command(options: Options, format_: str, out: Path | None, first: bool) -> int:
+    """Judge every row of proofs/claims.yaml on the stored evidence. Runs nothing without --run.
 
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """
     from gradproof.cli.outputs import open_session
     from gradproof.extras.claims.document import FORMATS, terminal
     from gradproof.extras.claims.load import built
-    from gradproof.session import Options
 
+    select, options = options.select, replace(options, select=())
     if out is not None and select:
         raise click.UsageError("--out writes the whole ledger: leave -k out")
-    made = built(open_session(Options(workspace=workspace)), select)
+    if options.scheduler is not None and not first:
+        raise click.UsageError("--engine runs checks: add --run")
+    session = open_session(options)
+    made = ran(session, select) if first else built(session, select)
     if not made.rows:
         click.echo("nothing selected: no claim has such an id", err=True)
         return EXIT_CODE[Exit.NOTHING]
@@ -52,6 +59,20 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 
     terminal(made, Console(), details=bool(select))
     return made.code
+
+
+def ran(session: Session, select: tuple[str, ...]) -> Claims:
+    """The rows, after a run of the checks that they name and of the stubs that these rest on."""
+    from gradproof.cli.progress import listening
+    from gradproof.extras.claims.load import chosen, claims_of, load
+
+    ledger = load(session.workspace.root, session.checks)
+    names = {check.id for claim in chosen(ledger, select) for _, check in ledger.named[claim.id]}
+    while more := {d for c in session.checks if c.id in names for d in c.depends} - names:
+        names |= more
+    with listening(quiet=False) as listener:
+        run = session.run([check for check in session.checks if check.id in names], listener)
+    return claims_of(session, ledger, run.statuses, select)
 
 
 def write(made: Claims, folder: Path) -> None:

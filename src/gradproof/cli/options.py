@@ -64,6 +64,16 @@ place = together(
 selecting = click.option(
     "-k", "select", multiple=True, metavar="TEXT", help="Only checks whose id or obligation has TEXT (repeatable)."
 )
+engine = together(
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="Where checks run: on this machine, or on the workers of a dask scheduler (docs/scale.md).",
+    ),
+    click.option("--scheduler", metavar="ADDRESS", help="Of --engine dask, such as tcp://host:8786."),
+)
 running = together(
     click.option(
         "--jobs",
@@ -85,6 +95,7 @@ running = together(
         help="MiB for each check not on a GPU.  [default: 16384]",
     ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
+    engine,
     click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
 )
 baseline = click.option(

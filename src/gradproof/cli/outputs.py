@@ -142,7 +142,7 @@ class Outputs:
 
         def both(event: Progress) -> None:
             inner(event)
-            if event.event != "tick":
+            if event.event not in ("tick", "worker"):
                 self._tell(_event(event))
 
         return both

@@ -45,10 +45,13 @@ def listening(quiet: bool) -> Iterator[Listener]:
 
 
 def _plain(event: Event) -> None:
+    if event.note:
+        click.echo(event.note, err=True)
     if event.event == "finished" and event.check is not None and event.evidence is not None:
         text, _ = _finished(event.check, event.evidence)
         width = len(str(event.total))
-        click.echo(f"[{event.done:>{width}}/{event.total}] {text}", err=True)
+        place = event.where.get(event.check.id)
+        click.echo(f"[{event.done:>{width}}/{event.total}] {text}{f'  on {place}' if place else ''}", err=True)
 
 
 @contextmanager
@@ -58,7 +61,12 @@ def _bar(console: Console) -> Iterator[Listener]:
         task = progress.add_task("", total=None)
 
         def listener(event: Event) -> None:
-            running = "  ".join(f"{name} {seconds:.0f} s" for name, seconds in event.running.items())
+            running = "  ".join(
+                f"{name} {seconds:.0f} s{f' on {place}' if (place := event.where.get(name)) else ''}"
+                for name, seconds in event.running.items()
+            )
+            if event.note:
+                progress.console.print(event.note, markup=False, highlight=False)
             progress.update(task, total=event.total, completed=event.done, description=running)
             if event.event == "finished" and event.check is not None and event.evidence is not None:
                 text, effect = _finished(event.check, event.evidence)

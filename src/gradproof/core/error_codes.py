@@ -259,6 +259,28 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "A contract holds a character that turns the direction of text: what a reviewer sees is not what is read.",
         "Remove the character at the place that is named; where a text needs it, write it as an escape in quotes.",
     ),
+    "GP494": Explanation(
+        "--engine dask was asked for, and dask.distributed is not installed where the command runs.",
+        'Run pip install "gradproof[dask]" there, on the scheduler and on its workers.',
+    ),
+    "GP495": Explanation(
+        "No scheduler answers at the address of --scheduler, or it went away during the run (exit code 6). Evidence "
+        "that had come back is kept.",
+        "Start one with `dask scheduler`, name its address, and run the command again: it goes on where it ended.",
+    ),
+    "GP496": Explanation(
+        "No worker of the scheduler can run anything (exit code 6): there is none, or each has another gradproof, "
+        "another torch, solver or Python, with which its evidence would not count here.",
+        "Install the same versions there, as the message lists them, or run gradproof where those versions are.",
+    ),
+    "GP497": Explanation(
+        "The workspace is too big to be sent to workers. Every file is sent that a check might read.",
+        "Move what no check reads out of the workspace, or into a folder whose name begins with a dot.",
+    ),
+    "GP498": Explanation(
+        "--engine dask and --scheduler belong together: one was given without the other.",
+        "Write --engine dask --scheduler tcp://host:8786, or leave both out.",
+    ),
     "GP501": Explanation(
         "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
         "Write proofs/claims.yaml; docs/claims.md describes its format.",

@@ -56,7 +56,7 @@ class Options:
     """What a command line asks for. `stated`: the options that it, or the environment, gives.
 
     `baseline`: the one that it gives; `baselines`: all that a verdict is compared with, that of the file included.
-    Raises GradproofError GP406 for a time limit that is none.
+    Raises GradproofError: GP406 for a time limit that is none, GP498 for an engine without its scheduler.
     """
 
     workspace: Path | None = None
@@ -71,8 +71,16 @@ class Options:
     baselines: tuple[Path, ...] = ()
     stated: frozenset[str] = frozenset()
     memory_limit: int = 16384
+    engine: str = "local"
+    scheduler: str | None = None
 
     def __post_init__(self) -> None:
+        if (self.engine == "dask") != (self.scheduler is not None):
+            found = f"--engine {self.engine}" + (
+                " without --scheduler" if self.scheduler is None else " and --scheduler"
+            )
+            help = "such as --engine dask --scheduler tcp://host:8786; local processes have no scheduler"
+            raise GradproofError("GP498", found, "--engine dask with the address of its scheduler", help)
         if self.time_limit is not None:
             time_limit(self.time_limit)
 

@@ -1,11 +1,12 @@
 """One check in one process: `python -m gradproof.execution.worker` with a job on the first line of stdin.
 
 The job is JSON: check, root, reports, package, result, and `queries`, a file for the solver's queries, where they are
-wanted. The evidence goes to the file `result`, which appears complete or not at all. With `lifeline`, the end of stdin
-means that the parent is gone: the process group ends. `since` is when the process started that this one was forked
-from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process itself, with a
-descriptor of its channel and the libraries that it imports in advance. A worker has a session and a scratch folder of
-its own, like one that was started from nothing.
+wanted. A job with `call`, a function of the workspace as module:function, and its `argument` is no check: what the
+function returns goes to `result`, under `value`. The file `result` appears complete or not at all. With `lifeline`, the
+end of stdin means that the parent is gone: the process group ends. `since` is when the process started that this one
+was forked from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process
+itself, with a descriptor of its channel and the libraries that it imports in advance. A worker has a session and a
+scratch folder of its own, like one that was started from nothing.
 """
 
 from __future__ import annotations
@@ -122,6 +123,14 @@ def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
     return evidence
 
 
+def called(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a function of the workspace with its argument. Raises what it raises."""
+    sys.path.insert(0, str(place_of_job(job, "root")))
+    limit_memory(job.get("memory"))
+    module, _, name = str(job["call"]).partition(":")
+    return {"value": getattr(importlib.import_module(module), name)(job["argument"])}
+
+
 def main() -> None:
     """Be a worker or, where the command line says so, the process that workers are forked from."""
     if SERVE not in sys.argv:
@@ -133,7 +142,8 @@ def main() -> None:
 def _work() -> NoReturn:
     """Read the job, run it, write the evidence, and end without the interpreter's own teardown."""
     job = job_of_stdin()
-    write_json(place_of_job(job, "result"), _recorded(job) if "queries" in job else perform(job))
+    run = called if "call" in job else _recorded if "queries" in job else perform
+    write_json(place_of_job(job, "result"), run(job))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

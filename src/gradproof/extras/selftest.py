@@ -162,7 +162,7 @@ def worker() -> str:
     """One check of the reference workspace, in a process of its own, as `gradproof verify` runs it."""
     from gradproof.core.outcome import Outcome
     from gradproof.core.workspace import Workspace, reference
-    from gradproof.execution.pool import Worker
+    from gradproof.execution.local import Worker
     from gradproof.session import Options, Session
 
     root = reference()

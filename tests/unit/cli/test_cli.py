@@ -305,7 +305,7 @@ def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
     runs_py = toy.root / "symbolic/runs.py"
     runs_py.write_text(runs_py.read_text().replace("value = workspace", SLEEP))
     program = (
-        "import sys; from gradproof.execution.pool import Worker; from gradproof.cli import main\n"
+        "import sys; from gradproof.execution.local import Worker; from gradproof.cli import main\n"
         f"Worker.command = lambda self: {worker_command(toy.root)!r}\n"
         "main(['verify', '--jobs', '2'])"
     )

@@ -16,7 +16,7 @@ from gradproof.core.workspace import Workspace
 REPOSITORY = Path(__file__).resolve().parents[3]
 PLUGIN = """\
 import sys
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 Worker.command = lambda self: [sys.executable, "-P", {worker!r}]
 """
 

@@ -21,7 +21,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence import environment, environment as packages, inputs
 from gradproof.evidence.inputs import ABSENT, reads
 from gradproof.evidence.store import Store
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 
 MET, BROKEN, OPEN = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN))
 HARNESS = """\

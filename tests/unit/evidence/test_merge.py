@@ -19,7 +19,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence import merge
 from gradproof.evidence.record import now, record
 from gradproof.evidence.store import Store, safe
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 from gradproof.session import Options, Session
 
 OPEN, USAGE, NOTHING = EXIT_CODE[Exit.OPEN], EXIT_CODE[Exit.USAGE], EXIT_CODE[Exit.NOTHING]

@@ -21,8 +21,9 @@ from gradproof.core import processes
 from gradproof.core.processes import strays
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.store import Store
-from gradproof.execution import pool, worker as engine
-from gradproof.execution.pool import Forked, ForkServer, Pool, Worker
+from gradproof.execution import local, worker as engine
+from gradproof.execution.local import Forked, ForkServer, Worker
+from gradproof.execution.pool import Pool
 
 HARNESSES = """\
 import os
@@ -298,10 +299,10 @@ def test_a_server_that_never_answers_is_given_up(
     toy: Workspace, server: ForkServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving(toy, "import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(pool, "STARTS_WITHIN", 0.2)
+    monkeypatch.setattr(local, "STARTS_WITHIN", 0.2)
     evidence, was_forked = run("sees_nothing")
     assert (evidence["finding"]["outcome"], was_forked) == ("HOLDS", False)
-    monkeypatch.setattr(pool.select, "select", lambda *asked: pytest.fail("it was asked again"))
+    monkeypatch.setattr(local.select, "select", lambda *asked: pytest.fail("it was asked again"))
     assert server.start([sys.executable], {"TMPDIR": "/x"}) is None
 
 

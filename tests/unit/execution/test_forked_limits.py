@@ -14,8 +14,8 @@ import pytest
 from toy_workspace import check
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution import pool, worker as engine
-from gradproof.execution.pool import LOST, Forked, ForkServer, Worker
+from gradproof.execution import local, worker as engine
+from gradproof.execution.local import LOST, Forked, ForkServer, Worker
 
 Untold = tuple[Forked, socket.socket]
 
@@ -28,11 +28,11 @@ def test_a_start_waits_no_longer_than_its_limit(toy: Workspace, monkeypatch: pyt
         asked.append(seconds)
         return [], [], []
 
-    monkeypatch.setattr(pool.select, "select", late)
+    monkeypatch.setattr(local.select, "select", late)
     silent = ForkServer(toy.root)
     assert silent.start(["sh", "-c", "exec sleep 600"], {**os.environ, "TMPDIR": str(toy.root)}) is None
     silent.close()
-    assert asked == [pool.STARTS_WITHIN]
+    assert asked == [local.STARTS_WITHIN]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def untold() -> Iterator[Untold]:
 def test_a_worker_that_cannot_be_killed_is_lost_and_holds_nobody_up(
     untold: Untold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "DIES_WITHIN", 0.05)
+    monkeypatch.setattr(local, "DIES_WITHIN", 0.05)
     worker, _ = untold
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(0.01)
@@ -76,7 +76,7 @@ def test_two_threads_may_ask_for_one_end(untold: Untold, monkeypatch: pytest.Mon
         worker.returncode = 7
         raise ValueError("file descriptor cannot be a negative integer (-1)")
 
-    monkeypatch.setattr(pool.select, "select", told_elsewhere)
+    monkeypatch.setattr(local.select, "select", told_elsewhere)
     assert worker.poll() == 7
 
 
@@ -92,7 +92,7 @@ def test_a_check_whose_worker_cannot_be_killed_is_no_answer(
     toy: Workspace, untold: Untold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is there and in a group of its own; that it ended is never stated."""
-    monkeypatch.setattr(pool, "DIES_WITHIN", 0.05)
+    monkeypatch.setattr(local, "DIES_WITHIN", 0.05)
     body = subprocess.Popen(["sleep", "600"], start_new_session=True)
     stuck, _ = untold
     stuck.pid = body.pid
@@ -122,7 +122,7 @@ def test_a_system_that_lacks_a_call_starts_every_worker_from_nothing(
 
 
 def test_another_system_has_no_fork_server(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.sys, "platform", "darwin")
+    monkeypatch.setattr(local.sys, "platform", "darwin")
     server = ForkServer(toy.root)
     assert server.start([sys.executable], {"TMPDIR": "/x"}) is None
     assert server._process is None

@@ -16,8 +16,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind
 from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding, ReplayRow
 from gradproof.core.workspace import Workspace, find
+from gradproof.execution.local import Worker
 from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of
-from gradproof.execution.pool import Worker
 from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[3]

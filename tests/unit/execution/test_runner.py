@@ -21,8 +21,9 @@ from gradproof.core.outcome import Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record
-from gradproof.execution import pool as runner
-from gradproof.execution.pool import Forked, ForkServer, Pool, Progress, Worker
+from gradproof.execution import local
+from gradproof.execution.local import TAIL, Forked, ForkServer, Worker
+from gradproof.execution.pool import Pool, PoolResult, Progress
 
 Run = Callable[..., dict[str, Any]]
 FAULTS = """\
@@ -212,7 +213,7 @@ def test_the_end_of_a_flood_is_kept(one: Run) -> None:
     finding = one("floods")["finding"]
     assert finding["outcome"] == "ERROR"
     assert finding["stats"]["output"].endswith("the very end")
-    assert len(finding["stats"]["output"]) <= runner.TAIL
+    assert len(finding["stats"]["output"]) <= TAIL
 
 
 RESULTS = {
@@ -290,7 +291,7 @@ def _blank() -> None:
     Instant.order, Instant.at_once, Instant.most = [], 0, 0
 
 
-def outcomes(result: runner.PoolResult) -> dict[str, str]:
+def outcomes(result: PoolResult) -> dict[str, str]:
     return {name: data.finding.outcome for name, data in result.evidence.items()}
 
 
@@ -361,7 +362,7 @@ def test_a_store_that_fails_is_raised(toy: Workspace) -> None:
 
 
 def test_without_a_gpu_cuda_checks_are_not_run_and_not_saved(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "cuda_absent", lambda: "no CUDA driver on this machine")
+    monkeypatch.setattr(local, "cuda_absent", lambda: "no CUDA driver on this machine")
     saved: list[Any] = []
     checks = [check("F@cuda-fp32", layer=Layer.CUDA, kind=Kind.TORCH)]
     result = Pool(toy, worker=Instant).run(checks, saved.append)
@@ -418,7 +419,8 @@ import time
 sys.path += {here!r}
 from test_runner import alive
 from pathlib import Path
-from gradproof.execution.pool import Pool, Worker
+from gradproof.execution.local import Worker
+from gradproof.execution.pool import Pool
 from toy_workspace import check, worker_command
 from gradproof.core.workspace import Workspace
 root = Path({root!r})

@@ -140,7 +140,7 @@ def test_a_tool_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUTED, Outcome.TIMEOUT])
 def test_a_worker_without_an_answer_fails(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
     said = recorded(check(), Finding(outcome, "RecursionError: maximum recursion depth exceeded"))
-    monkeypatch.setattr("gradproof.execution.pool.Worker.run", lambda self: said)
+    monkeypatch.setattr("gradproof.execution.local.Worker.run", lambda self: said)
     found = selftest.answer("worker")
     assert found["passed"] is False
     assert f"{outcome}, RecursionError" in str(found["said"])

@@ -27,7 +27,7 @@ from toy_workspace import worker_command
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 from gradproof.extras.attest import signing, signing as envelope, verify as check
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, entry_of
 

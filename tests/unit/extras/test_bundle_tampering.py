@@ -17,7 +17,7 @@ from toy_workspace import worker_command
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 from gradproof.extras.attest.manifest import MANIFEST
 from gradproof.extras.attest.verify import verify
 

@@ -14,14 +14,14 @@ import jsonschema
 import pytest
 from ledger_toy import check_of, flipped, judged, ledger, left, only_row, reaching, row, stocked, store, study
 from pydantic import ValidationError
-from toy_workspace import answer, worker_command
+from toy_workspace import answer, runs, worker_command
 
 from gradproof import cli
 from gradproof.contract.yaml_reader import ContractErrors
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.execution.pool import Worker
+from gradproof.execution.local import Worker
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Claims, as_json, html, markdown
 from gradproof.extras.claims.load import again, can_turn_red
@@ -366,3 +366,19 @@ def test_a_run_with_a_wrong_ledger_tells_it_and_judges_the_contracts(
     assert f"{FILE}:1:" in capsys.readouterr().err
     report = json.loads((toy.reports / "report.json").read_text(encoding="utf-8"))
     assert "claims" not in report
+
+
+def test_the_checks_of_some_rows_are_run_first_and_no_others(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "command", lambda self: worker_command(toy.root))
+    shutil.rmtree(toy.reports / "evidence")
+    ledger(toy.root, row(STATED), row("checks: [F-1]", TRUE, id="CLAIM-T-02"))
+    here = ["claims", "--workspace", str(toy.root), "-k", "T-01"]
+    assert cli.dispatch(here) == OPEN
+    assert cli.dispatch([*here, "--run"]) == MET
+    assert "K-1" in capsys.readouterr().err
+    assert runs(toy.root) == ["K-1", "STUB-1"]
+    assert cli.dispatch(here) == MET
+    assert cli.dispatch([*here, "--engine", "dask", "--scheduler", "tcp://127.0.0.1:1"]) == USAGE
+    assert "add --run" in capsys.readouterr().err

@@ -29,7 +29,8 @@ from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
 from gradproof.evidence.record import EvidenceStatus, now
 from gradproof.evidence.store import parse as parse_json, safe
-from gradproof.execution.pool import Listener, Pool, Worker
+from gradproof.execution.local import Worker
+from gradproof.execution.pool import Listener, Pool
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
 from gradproof.extras.attest import signing, statement
 from gradproof.extras.attest.manifest import (

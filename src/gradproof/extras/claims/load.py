@@ -224,8 +224,7 @@ def claims_of(
 ) -> Claims:
     """The claims of a ledger. `statuses`: what is known of the evidence already; the rest is read."""
     builder = _LedgerBuilder(session, ledger, statuses)
-    wanted = [c for c in ledger.claims if not select or any(s.casefold() in c.id.casefold() for s in select)]
-    rows = [builder.row(claim) for claim in wanted]
+    rows = [builder.row(claim) for claim in chosen(ledger, select)]
     found = exit_of(rows)
     return Claims.model_validate(
         {
@@ -240,6 +239,11 @@ def claims_of(
             "rows": rows,
         }
     )
+
+
+def chosen(ledger: ClaimLedger, select: Sequence[str]) -> list[ClaimShape]:
+    """The rows whose id has one of these texts; all of them for none."""
+    return [c for c in ledger.claims if not select or any(s.casefold() in c.id.casefold() for s in select)]
 
 
 class _LedgerBuilder:
