@@ -1,4 +1,4 @@
-"""Mutants of the PyTorch step: bugs that somebody shipped, named after the obligation that each must break.
+"""Mutants of the PyTorch step: bugs that somebody shipped or could, named after the obligation that each must break.
 
 Names, obligations and threads are those of `mutants.py` beside this file, except for those of TORCH_ONLY, which has no
 twin there. A property never learns which mutant it is given.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -292,6 +293,237 @@ class ClipNotForAdamW(TorchStep):
             super().clip(job)
 
 
+# -- Bugs of crossings: each shows only where several windows, a tail, a loss scale, a clip, a skipped step or unequal
+# counts meet. None is from a thread: they were put in one by one, to see which check notices.
+
+
+def finite(job: Job) -> bool:
+    """Whether every gradient that the optimizer holds is."""
+    return all(bool(p.grad.isfinite().all()) for p in job.masters if p.grad is not None)
+
+
+class Numbered(TorchStep):
+    """Knows the micro-batch that came last, and how many windows were stepped."""
+
+    def __init__(self) -> None:
+        self.last, self.stepped = 0, 0
+
+    def after_backward(self, i: int, job: Job) -> None:
+        self.last = i
+
+    def update(self, job: Job) -> None:
+        super().update(job)
+        self.stepped += 1
+
+    def short(self, job: Job) -> bool:
+        """Whether this window is a short last one."""
+        return (self.last + 1) % job.config.n != 0
+
+
+class UnscaledByHand(TorchStep):
+    """Takes the loss scale out by hand, and steps where the gradients are finite."""
+
+    def divisor(self, job: Job) -> float:
+        """What the gradients are divided by."""
+        return 1.0
+
+    def update(self, job: Job) -> None:
+        if job.scaler is None:
+            super().update(job)
+            return
+        for master in job.masters:
+            if master.grad is not None:
+                master.grad.div_(self.divisor(job))
+        self.clip(job)
+        if finite(job):
+            job.optimizer.step()
+            self.share(job)
+            job.scheduler.step()
+        else:
+            job.scaler.update(job.scaler.get_scale() / 2)
+
+    def share(self, job: Job) -> None:
+        """Copy the master weights into the model."""
+        with torch.no_grad():
+            for leaf, master in zip(job.leaves, job.masters, strict=True):
+                if leaf is not master:
+                    leaf.copy_(master)
+
+
+class UnscaledByFour(UnscaledByHand):
+    """The gradients are divided by 4, whatever the loss scale is."""
+
+    def divisor(self, job: Job) -> float:
+        return 4.0
+
+
+class UnscaledUnderClip(UnscaledByHand):
+    """The loss scale is taken out only where a clip follows."""
+
+    def divisor(self, job: Job) -> float:
+        return 1.0 if job.config.max_norm is None or job.scaler is None else float(job.scaler.get_scale())
+
+
+class FirstScaleKept(UnscaledByHand):
+    """The loss scale of the first window is taken out of every window; a skipped step has halved it since."""
+
+    def divisor(self, job: Job) -> float:
+        return job.config.loss_scale or 1.0
+
+
+class FirstCountsKept(TorchStep):
+    """Every window is weighted by the counts of the first one."""
+
+    def scale_loss(self, loss: Tensor, batch: Batch, window: Sequence[Batch], job: Job) -> Tensor:
+        if job.config.weighting == "equal":
+            return super().scale_loss(loss, batch, window, job)
+        first = job.batches[: job.config.n]
+        at = next(k for k, one in enumerate(window) if one is batch)
+        return loss * (first[at].count / sum(b.count for b in first[: len(window)]))
+
+
+class TailCutShort(TorchStep):
+    """The last micro-batch of a short last window is dropped."""
+
+    def run(self, job: Job) -> Report:
+        short = len(job.batches) % job.config.n
+        return super().run(replace(job, batches=job.batches[:-1]) if short else job)
+
+
+class LossSumLater(TorchStep):
+    """From the third window on the reported loss is the sum of the micro-batch losses."""
+
+    def log(self, report: Report, loss: Tensor, share: Tensor, window: Sequence[Batch]) -> None:
+        report.open_loss += float((share if len(report.losses) < 2 else loss).detach())
+
+
+class StaleAfterSkip(TorchStep):
+    """Under a clip the buffer is not zeroed after a step that the scaler suppressed."""
+
+    taken = True
+
+    def step(self, job: Job) -> bool:
+        self.taken = super().step(job)
+        return self.taken
+
+    def zero(self, job: Job) -> None:
+        if self.taken or job.config.max_norm is None:
+            super().zero(job)
+
+
+class ZeroThreeWindowsOnly(TorchStep):
+    """zero_grad is never called from the fourth window on."""
+
+    def zeroes_before(self, i: int, job: Job) -> bool:
+        return i < 3 * job.config.n and super().zeroes_before(i, job)
+
+
+class WeightsLostUnderScale(TorchStep):
+    """Under a loss scale the weights that the model came with are lost: training begins at zero."""
+
+    def before_forward(self, i: int, job: Job) -> None:
+        if i == 0 and job.scaler is not None:
+            with torch.no_grad():
+                for p in (*job.masters, *job.leaves):
+                    p.zero_()
+
+
+class TailNotScheduled(Numbered):
+    """The schedule does not advance after the step of a short last window."""
+
+    def update(self, job: Job) -> None:
+        if job.scaler is not None:
+            job.scaler.unscale_(job.optimizer)
+        self.clip(job)
+        if self.step(job) and not self.short(job):
+            job.scheduler.step()
+
+
+class ScheduledAfterSkip(TorchStep):
+    """The schedule advances after a step that the scaler suppressed, too."""
+
+    def step(self, job: Job) -> bool:
+        with warnings.catch_warnings():  # PyTorch warns where the first step was suppressed
+            warnings.simplefilter("ignore", UserWarning)
+            if not super().step(job):
+                job.scheduler.step()
+                return False
+        return True
+
+
+class Fp16BufferLater(NarrowBuffer):
+    """The accumulation buffer is fp16 from the second window on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = 0
+
+    def update(self, job: Job) -> None:
+        super().update(job)
+        self.windows += 1
+
+    def add(self, held: Tensor | None, arrived: Tensor) -> Tensor:
+        return super().add(held, arrived) if self.windows else arrived.float() if held is None else held + arrived
+
+
+class ClipToOne(TorchStep):
+    """The gradient is clipped to 1, whatever max_norm is."""
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(job.masters, 1.0)
+
+
+class MovedByUnclipped(TorchStep):
+    """A copy of the gradient is clipped; the weights are moved by the gradient itself."""
+
+    def clip(self, job: Job) -> None:
+        held = [None if p.grad is None else p.grad.clone() for p in job.masters]
+        super().clip(job)
+        for master, grad in zip(job.masters, held, strict=True):
+            master.grad = grad
+
+
+class ClipTwoWindowsOnly(Numbered):
+    """No clip from the third window on."""
+
+    def clip(self, job: Job) -> None:
+        if self.stepped < 2:
+            super().clip(job)
+
+
+class TailNotClipped(Numbered):
+    """A short last window is not clipped."""
+
+    def clip(self, job: Job) -> None:
+        if not self.short(job):
+            super().clip(job)
+
+
+class FirstNormKept(TorchStep):
+    """Every window is shrunk as the norm of the first one asked for."""
+
+    shrink: Tensor | None = None
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is None:
+            return
+        grads = [p.grad for p in job.masters if p.grad is not None]
+        if self.shrink is None:
+            norm = torch.nn.utils.get_total_norm(grads)
+            self.shrink = (job.config.max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(self.shrink)
+
+
+class ClipWithoutFirst(TorchStep):
+    """The first parameter is neither counted in the norm nor clipped."""
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(job.masters[1:] or job.masters, job.config.max_norm)
+
+
 _ROWS = [
     ("missing_scale", "GA-EQ-001", "nanoGPT#206", MissingScale),
     ("divided_twice", "GA-EQ-001", "Megatron-DeepSpeed#42", DividedTwice),
@@ -324,10 +556,36 @@ _ROWS = [
     ("clip_not_for_adamw", "GA-INV-005", "transformers#887", ClipNotForAdamW),
 ]
 
-MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
+_CROSSED = [
+    ("unscaled_by_four", "GA-EQ-001", UnscaledByFour),
+    ("unscaled_under_clip", "GA-EQ-001", UnscaledUnderClip),
+    ("first_scale_kept", "GA-EQ-001", FirstScaleKept),
+    ("first_counts_kept", "GA-EQ-001", FirstCountsKept),
+    ("tail_cut_short", "GA-EQ-001", TailCutShort),
+    ("loss_sum_later", "GA-INV-001", LossSumLater),
+    ("stale_after_skip", "GA-INV-002", StaleAfterSkip),
+    ("zero_three_windows_only", "GA-INV-002", ZeroThreeWindowsOnly),
+    ("weights_lost_under_scale", "GA-INV-003", WeightsLostUnderScale),
+    ("tail_not_scheduled", "GA-INV-003", TailNotScheduled),
+    ("scheduled_after_skip", "GA-INV-003", ScheduledAfterSkip),
+    ("fp16_buffer_later", "GA-INV-004", Fp16BufferLater),
+    ("clip_to_one", "GA-INV-005", ClipToOne),
+    ("moved_by_unclipped", "GA-INV-005", MovedByUnclipped),
+    ("clip_two_windows_only", "GA-INV-005", ClipTwoWindowsOnly),
+    ("tail_not_clipped", "GA-INV-005", TailNotClipped),
+    ("first_norm_kept", "GA-INV-005", FirstNormKept),
+    ("clip_without_first", "GA-INV-005", ClipWithoutFirst),
+]
+CROSSING = "a crossing"
+"""What stands for the thread of a mutant that nobody reported."""
+
+MUTANTS: Mapping[str, Mutant] = registered(
+    [*_ROWS, *((name, clause, CROSSING, subject) for name, clause, subject in _CROSSED)]
+)
 
 TORCH_ONLY: Mapping[str, str] = {
     "fused_forgets_scale": "the model has no optimizer forms; in the thread the fused form alone trains worse, in fp16",
     "clip_not_for_adamw": "the model has one optimizer; in the thread the clip was lost with the change to AdamW",
+    **{name: "put into the PyTorch step alone, to see which check notices" for name, _, _ in _CROSSED},
 }
 """Mutants without a twin in `models.accumulation.mutants`, each with the reason."""
