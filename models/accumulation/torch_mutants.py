@@ -297,11 +297,6 @@ class ClipNotForAdamW(TorchStep):
 # counts meet. None is from a thread: they were put in one by one, to see which check notices.
 
 
-def finite(job: Job) -> bool:
-    """Whether every gradient that the optimizer holds is."""
-    return all(bool(p.grad.isfinite().all()) for p in job.masters if p.grad is not None)
-
-
 class Numbered(TorchStep):
     """Knows the micro-batch that came last, and how many windows were stepped."""
 
@@ -320,55 +315,40 @@ class Numbered(TorchStep):
         return (self.last + 1) % job.config.n != 0
 
 
-class UnscaledByHand(TorchStep):
-    """Takes the loss scale out by hand, and steps where the gradients are finite."""
+class Misscaled(TorchStep):
+    """Takes another loss scale out than the loss was given."""
 
-    def divisor(self, job: Job) -> float:
-        """What the gradients are divided by."""
+    def wrong(self, job: Job, scale: float) -> float:
+        """What the gradients are too large by, when the loss scale is `scale`."""
         return 1.0
 
-    def update(self, job: Job) -> None:
-        if job.scaler is None:
-            super().update(job)
-            return
-        for master in job.masters:
-            if master.grad is not None:
-                master.grad.div_(self.divisor(job))
-        self.clip(job)
-        if finite(job):
-            job.optimizer.step()
-            self.share(job)
-            job.scheduler.step()
-        else:
-            job.scaler.update(job.scaler.get_scale() / 2)
-
-    def share(self, job: Job) -> None:
-        """Copy the master weights into the model."""
-        with torch.no_grad():
-            for leaf, master in zip(job.leaves, job.masters, strict=True):
-                if leaf is not master:
-                    leaf.copy_(master)
+    def clip(self, job: Job) -> None:
+        if job.scaler is not None:
+            for master in job.masters:
+                if master.grad is not None:
+                    master.grad.mul_(self.wrong(job, float(job.scaler.get_scale())))
+        super().clip(job)
 
 
-class UnscaledByFour(UnscaledByHand):
+class UnscaledByFour(Misscaled):
     """The gradients are divided by 4, whatever the loss scale is."""
 
-    def divisor(self, job: Job) -> float:
-        return 4.0
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale / 4.0
 
 
-class UnscaledUnderClip(UnscaledByHand):
+class UnscaledUnderClip(Misscaled):
     """The loss scale is taken out only where a clip follows."""
 
-    def divisor(self, job: Job) -> float:
-        return 1.0 if job.config.max_norm is None or job.scaler is None else float(job.scaler.get_scale())
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale if job.config.max_norm is None else 1.0
 
 
-class FirstScaleKept(UnscaledByHand):
-    """The loss scale of the first window is taken out of every window; a skipped step has halved it since."""
+class FirstScaleKept(Misscaled):
+    """The loss scale of the first window is taken out of every window; a suppressed step has halved it since."""
 
-    def divisor(self, job: Job) -> float:
-        return job.config.loss_scale or 1.0
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale / (job.config.loss_scale or 1.0)
 
 
 class FirstCountsKept(TorchStep):
