@@ -112,6 +112,11 @@ def some(value: Any) -> Any:
     return value
 
 
+def alone(value: Any) -> Any:
+    """One value as a list of it, or a list with an element."""
+    return some(value) if isinstance(value, list) else [value]
+
+
 def listed(value: Any) -> Any:
     """A text as a list of one, or a list with an element."""
     return [value] if isinstance(value, str) else some(value)
@@ -134,6 +139,7 @@ Module = Annotated[str, shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Number = Annotated[str, BeforeValidator(_tolerance)]
+Limit = Annotated[str, BeforeValidator(lambda value: value if value == "none" else _tolerance(value))]
 Free = Annotated[dict[str, Any], BeforeValidator(_shown)]
 
 
@@ -452,11 +458,12 @@ class FalsificationTest(ClaimEntry):
 
 
 class StepParams(ContractModel):
-    """What is recorded: every net with every n; optimizers and modes take turns over these.
+    """What is recorded: configurations in which every two values meet, of whatever is a list here.
 
     `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
     are held to the same. With the optimizer `own` the subject makes its own model and optimizer. `max_norm` and
-    `loss_scale` are absent without a clip and without a scaler.
+    `loss_scale` are absent, or `none`, without a clip and without a scaler. `overflow` are numbers of windows, from 0:
+    before one of them stands a further window whose gradients overflow.
     """
 
     nets: Annotated[list[Ident], BeforeValidator(some)]
@@ -466,8 +473,9 @@ class StepParams(ContractModel):
     micro_batch: Positive = 1
     tail: Annotated[int, Field(ge=0)] = 0
     weighting: Literal["equal", "count"] = "equal"
-    max_norm: Number | None = None
-    loss_scale: Number | None = None
+    max_norm: Annotated[list[Limit], BeforeValidator(alone)] = []
+    loss_scale: Annotated[list[Limit], BeforeValidator(alone)] = []
+    overflow: list[Annotated[int, Field(ge=0)]] = []
     also: list[Reference] = []
 
 

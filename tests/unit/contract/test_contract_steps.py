@@ -55,7 +55,7 @@ def broken(tmp_path: Path, text: str) -> list[Problem]:
 def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
     contract = load(written(tmp_path, GOOD))
     (row,) = contract.step_proofs
-    assert (row.named, row.params.n, row.params.max_norm) == (("S-EQ-001",), [2, 4], "0.5")
+    assert (row.named, row.params.n, row.params.max_norm) == (("S-EQ-001",), [2, 4], ["0.5"])
     assert "loss_scale" not in row.params.stated()
     (check,) = [c for c in plan(contract) if c.kind is Kind.TRACE]
     assert (check.id, check.layer, check.subject) == ("S-STEP-001", Layer.STEP, "models.steps:Step")
