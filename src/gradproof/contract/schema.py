@@ -112,9 +112,14 @@ def some(value: Any) -> Any:
     return value
 
 
-def alone(value: Any) -> Any:
-    """One value as a list of it, or a list with an element."""
-    return some(value) if isinstance(value, list) else [value]
+def _limit(value: Any) -> str:
+    """A positive finite decimal, or `none`. Raises PydanticCustomError GP104 or GP107 for anything else."""
+    return "none" if value == "none" else _tolerance(value)
+
+
+def _limits(value: Any) -> Any:
+    """One limit as a list of it, or a list with an element."""
+    return some(value) if isinstance(value, list) else [_limit(value)]
 
 
 def listed(value: Any) -> Any:
@@ -139,7 +144,7 @@ Module = Annotated[str, shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Number = Annotated[str, BeforeValidator(_tolerance)]
-Limit = Annotated[str, BeforeValidator(lambda value: value if value == "none" else _tolerance(value))]
+Limits = Annotated[list[Annotated[str, BeforeValidator(_limit)]], BeforeValidator(_limits)]
 Free = Annotated[dict[str, Any], BeforeValidator(_shown)]
 
 
@@ -473,9 +478,9 @@ class StepParams(ContractModel):
     micro_batch: Positive = 1
     tail: Annotated[int, Field(ge=0)] = 0
     weighting: Literal["equal", "count"] = "equal"
-    max_norm: Annotated[list[Limit], BeforeValidator(alone)] = []
-    loss_scale: Annotated[list[Limit], BeforeValidator(alone)] = []
-    overflow: list[Annotated[int, Field(ge=0)]] = []
+    max_norm: Limits | None = None
+    loss_scale: Limits | None = None
+    overflow: list[Annotated[int, Field(ge=0)]] | None = None
     also: list[Reference] = []
 
 

@@ -66,6 +66,14 @@ def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
     assert contract.obligation("S-EQ-001").layers.ci == [Layer.SMT, Layer.STEP, Layer.CPU]
 
 
+def test_several_clips_and_loss_scales_are_a_list_in_which_none_is_one(tmp_path: Path) -> None:
+    text = GOOD.replace("max_norm: 0.5", "max_norm: [0.5, none]\n      loss_scale: 4\n      overflow: [0, 2]", 1)
+    (row,) = load(written(tmp_path, text)).step_proofs
+    assert (row.params.max_norm, row.params.loss_scale, row.params.overflow) == (["0.5", "none"], ["4"], [0, 2])
+    for wrong in ("max_norm: [0.5, nothing]", "max_norm: []", "max_norm: 0.5\n      overflow: [-1]"):
+        assert broken(tmp_path, GOOD.replace("max_norm: 0.5", wrong, 1)), wrong
+
+
 def test_the_gate_seeds_its_bug_into_step_proofs_too(tmp_path: Path) -> None:
     gate = plan(load(written(tmp_path, GOOD)))[-1]
     (seeded,) = [c for c in gate.params["subchecks"] if c["kind"] == "trace"]
