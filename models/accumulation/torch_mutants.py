@@ -1,4 +1,4 @@
-"""Mutants of the PyTorch step: bugs that somebody shipped, named after the obligation that each must break.
+"""Mutants of the PyTorch step: bugs that somebody shipped or could, named after the obligation that each must break.
 
 Names, obligations and threads are those of `mutants.py` beside this file, except for those of TORCH_ONLY, which has no
 twin there. A property never learns which mutant it is given.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -292,6 +293,217 @@ class ClipNotForAdamW(TorchStep):
             super().clip(job)
 
 
+# -- Bugs of crossings: each shows only where several windows, a tail, a loss scale, a clip, a skipped step or unequal
+# counts meet. None is from a thread: they were put in one by one, to see which check notices.
+
+
+class Numbered(TorchStep):
+    """Knows the micro-batch that came last, and how many windows were stepped."""
+
+    def __init__(self) -> None:
+        self.last, self.stepped = 0, 0
+
+    def after_backward(self, i: int, job: Job) -> None:
+        self.last = i
+
+    def update(self, job: Job) -> None:
+        super().update(job)
+        self.stepped += 1
+
+    def short(self, job: Job) -> bool:
+        """Whether this window is a short last one."""
+        return (self.last + 1) % job.config.n != 0
+
+
+class Misscaled(TorchStep):
+    """Takes another loss scale out than the loss was given."""
+
+    def wrong(self, job: Job, scale: float) -> float:
+        """What the gradients are too large by, when the loss scale is `scale`."""
+        return 1.0
+
+    def clip(self, job: Job) -> None:
+        if job.scaler is not None:
+            for master in job.masters:
+                if master.grad is not None:
+                    master.grad.mul_(self.wrong(job, float(job.scaler.get_scale())))
+        super().clip(job)
+
+
+class UnscaledByFour(Misscaled):
+    """The gradients are divided by 4, whatever the loss scale is."""
+
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale / 4.0
+
+
+class UnscaledUnderClip(Misscaled):
+    """The loss scale is taken out only where a clip follows."""
+
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale if job.config.max_norm is None else 1.0
+
+
+class FirstScaleKept(Misscaled):
+    """The loss scale of the first window is taken out of every window; a suppressed step has halved it since."""
+
+    def wrong(self, job: Job, scale: float) -> float:
+        return scale / (job.config.loss_scale or 1.0)
+
+
+class FirstCountsKept(TorchStep):
+    """Every window is weighted by the counts of the first one."""
+
+    def scale_loss(self, loss: Tensor, batch: Batch, window: Sequence[Batch], job: Job) -> Tensor:
+        if job.config.weighting == "equal":
+            return super().scale_loss(loss, batch, window, job)
+        first = job.batches[: job.config.n]
+        at = next(k for k, one in enumerate(window) if one is batch)
+        return loss * (first[at].count / sum(b.count for b in first[: len(window)]))
+
+
+class TailCutShort(TorchStep):
+    """The last micro-batch of a short last window is dropped."""
+
+    def run(self, job: Job) -> Report:
+        short = len(job.batches) % job.config.n
+        return super().run(replace(job, batches=job.batches[:-1]) if short else job)
+
+
+class LossSumLater(TorchStep):
+    """From the third window on the reported loss is the sum of the micro-batch losses."""
+
+    def log(self, report: Report, loss: Tensor, share: Tensor, window: Sequence[Batch]) -> None:
+        report.open_loss += float((share if len(report.losses) < 2 else loss).detach())
+
+
+class StaleAfterSkip(TorchStep):
+    """Under a clip the buffer is not zeroed after a step that the scaler suppressed."""
+
+    taken = True
+
+    def step(self, job: Job) -> bool:
+        self.taken = super().step(job)
+        return self.taken
+
+    def zero(self, job: Job) -> None:
+        if self.taken or job.config.max_norm is None:
+            super().zero(job)
+
+
+class ZeroThreeWindowsOnly(TorchStep):
+    """zero_grad is never called from the fourth window on."""
+
+    def zeroes_before(self, i: int, job: Job) -> bool:
+        return i < 3 * job.config.n and super().zeroes_before(i, job)
+
+
+class WeightsLostUnderScale(TorchStep):
+    """Under a loss scale the weights that the model came with are lost: training begins at zero."""
+
+    def before_forward(self, i: int, job: Job) -> None:
+        if i == 0 and job.scaler is not None:
+            with torch.no_grad():
+                for p in (*job.masters, *job.leaves):
+                    p.zero_()
+
+
+class TailNotScheduled(Numbered):
+    """The schedule does not advance after the step of a short last window."""
+
+    def update(self, job: Job) -> None:
+        if job.scaler is not None:
+            job.scaler.unscale_(job.optimizer)
+        self.clip(job)
+        if self.step(job) and not self.short(job):
+            job.scheduler.step()
+
+
+class ScheduledAfterSkip(TorchStep):
+    """The schedule advances after a step that the scaler suppressed, too."""
+
+    def step(self, job: Job) -> bool:
+        with warnings.catch_warnings():  # PyTorch warns where the first step was suppressed
+            warnings.simplefilter("ignore", UserWarning)
+            if not super().step(job):
+                job.scheduler.step()
+                return False
+        return True
+
+
+class Fp16BufferLater(NarrowBuffer):
+    """The accumulation buffer is fp16 from the second window on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = 0
+
+    def update(self, job: Job) -> None:
+        super().update(job)
+        self.windows += 1
+
+    def add(self, held: Tensor | None, arrived: Tensor) -> Tensor:
+        return super().add(held, arrived) if self.windows else arrived.float() if held is None else held + arrived
+
+
+class ClipToOne(TorchStep):
+    """The gradient is clipped to 1, whatever max_norm is."""
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(job.masters, 1.0)
+
+
+class MovedByUnclipped(TorchStep):
+    """A copy of the gradient is clipped; the weights are moved by the gradient itself."""
+
+    def clip(self, job: Job) -> None:
+        held = [None if p.grad is None else p.grad.clone() for p in job.masters]
+        super().clip(job)
+        for master, grad in zip(job.masters, held, strict=True):
+            master.grad = grad
+
+
+class ClipTwoWindowsOnly(Numbered):
+    """No clip from the third window on."""
+
+    def clip(self, job: Job) -> None:
+        if self.stepped < 2:
+            super().clip(job)
+
+
+class TailNotClipped(Numbered):
+    """A short last window is not clipped."""
+
+    def clip(self, job: Job) -> None:
+        if not self.short(job):
+            super().clip(job)
+
+
+class FirstNormKept(TorchStep):
+    """Every window is shrunk as the norm of the first one asked for."""
+
+    shrink: Tensor | None = None
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is None:
+            return
+        grads = [p.grad for p in job.masters if p.grad is not None]
+        if self.shrink is None:
+            norm = torch.nn.utils.get_total_norm(grads)
+            self.shrink = (job.config.max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(self.shrink)
+
+
+class ClipWithoutFirst(TorchStep):
+    """The first parameter is neither counted in the norm nor clipped."""
+
+    def clip(self, job: Job) -> None:
+        if job.config.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(job.masters[1:] or job.masters, job.config.max_norm)
+
+
 _ROWS = [
     ("missing_scale", "GA-EQ-001", "nanoGPT#206", MissingScale),
     ("divided_twice", "GA-EQ-001", "Megatron-DeepSpeed#42", DividedTwice),
@@ -324,10 +536,42 @@ _ROWS = [
     ("clip_not_for_adamw", "GA-INV-005", "transformers#887", ClipNotForAdamW),
 ]
 
-MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
+_CROSSED = [
+    ("unscaled_by_four", "GA-EQ-001", UnscaledByFour),
+    ("unscaled_under_clip", "GA-EQ-001", UnscaledUnderClip),
+    ("first_scale_kept", "GA-EQ-001", FirstScaleKept),
+    ("first_counts_kept", "GA-EQ-001", FirstCountsKept),
+    ("tail_cut_short", "GA-EQ-001", TailCutShort),
+    ("loss_sum_later", "GA-INV-001", LossSumLater),
+    ("stale_after_skip", "GA-INV-002", StaleAfterSkip),
+    ("zero_three_windows_only", "GA-INV-002", ZeroThreeWindowsOnly),
+    ("weights_lost_under_scale", "GA-INV-003", WeightsLostUnderScale),
+    ("tail_not_scheduled", "GA-INV-003", TailNotScheduled),
+    ("scheduled_after_skip", "GA-INV-003", ScheduledAfterSkip),
+    ("fp16_buffer_later", "GA-INV-004", Fp16BufferLater),
+    ("clip_to_one", "GA-INV-005", ClipToOne),
+    ("moved_by_unclipped", "GA-INV-005", MovedByUnclipped),
+    ("clip_two_windows_only", "GA-INV-005", ClipTwoWindowsOnly),
+    ("tail_not_clipped", "GA-INV-005", TailNotClipped),
+    ("first_norm_kept", "GA-INV-005", FirstNormKept),
+    ("clip_without_first", "GA-INV-005", ClipWithoutFirst),
+]
+CROSSING = "a crossing"
+"""What stands for the thread of a mutant that nobody reported."""
+
+MUTANTS: Mapping[str, Mutant] = registered(
+    [*_ROWS, *((name, clause, CROSSING, subject) for name, clause, subject in _CROSSED)]
+)
 
 TORCH_ONLY: Mapping[str, str] = {
     "fused_forgets_scale": "the model has no optimizer forms; in the thread the fused form alone trains worse, in fp16",
     "clip_not_for_adamw": "the model has one optimizer; in the thread the clip was lost with the change to AdamW",
+    "first_scale_kept": "the model has one loss scale for a run; here the scaler's changes",
+    "tail_cut_short": "the model is tail_dropped's; here the loop ends inside of the last window",
+    "loss_sum_later": "the model's loss_sum is of every window",
+    "fp16_buffer_later": "the model's fp16_buffer is of every window",
+    "moved_by_unclipped": "the model's moved_by_unclipped_gradient breaks the weights (GA-INV-003); here no gradient is clipped",
+    "first_norm_kept": "the model computes each norm anew",
+    "clip_without_first": "the model's clip_by_first_element; here a parameter is left out of the norm",
 }
 """Mutants without a twin in `models.accumulation.mutants`, each with the reason."""

@@ -1,4 +1,5 @@
-"""Small nets, made in code: a linear layer, an MLP, a convolution net without and with BatchNorm, a transformer.
+"""Small nets, made in code: a linear layer, the same over labelled sequences, an MLP, a convolution net without
+and with BatchNorm, a transformer.
 
 Every net comes with data and a loss whose mean over a micro-batch is taken over samples, or over the tokens that
 carry loss. Under BatchNorm in training mode the loss of a sample depends on the other samples of its micro-batch; then
@@ -113,6 +114,14 @@ def _sequences(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], targets
 
 
+def _labels(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
+    """Sequences of vectors and classes, of which a drawn part is ignored; at least one of each sequence is kept."""
+    x = torch.randn(size, LENGTH, FEATURES, generator=generator)
+    targets = torch.randint(CLASSES, (size, LENGTH), generator=generator)
+    kept = torch.randint(1, LENGTH + 1, (size, 1), generator=generator)
+    return x, targets.masked_fill(torch.arange(LENGTH) >= kept, IGNORE)
+
+
 def _squares(output: Tensor, targets: Tensor, reduction: str) -> Tensor:
     loss = F.mse_loss(output, targets.to(output.dtype), reduction=reduction)
     return loss / CLASSES if reduction == "sum" else loss
@@ -160,6 +169,7 @@ NETS: Mapping[str, Net] = {
     net.name: net
     for net in (
         Net("linear", _linear, _vectors, _squares, _samples),
+        Net("labels", _linear, _labels, _entropy, _kept),
         Net("mlp", _mlp, _classes, _entropy, _samples),
         Net("conv", _conv, _images, _entropy, _samples),
         Net("conv_batchnorm", _conv_bn, _images, _entropy, _samples),

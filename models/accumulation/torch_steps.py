@@ -15,6 +15,14 @@ from torch import Tensor
 from gradproof.harness import Batch, Job, Report
 
 
+def copy_back(job: Job) -> None:
+    """Copy each master weight into the model's parameter of fewer bits."""
+    with torch.no_grad():
+        for leaf, master in zip(job.leaves, job.masters, strict=True):
+            if leaf is not master:
+                leaf.copy_(master)
+
+
 class TorchStep:
     """The reference step: one optimizer step a window, the tail flushed, the loss weighted as the job says."""
 
@@ -115,10 +123,7 @@ class TorchStep:
             job.scaler.step(job.optimizer)
             job.scaler.update()
             taken = job.scaler.get_scale() >= scale
-        with torch.no_grad():
-            for leaf, master in zip(job.leaves, job.masters, strict=True):
-                if leaf is not master:
-                    leaf.copy_(master)
+        copy_back(job)
         return taken
 
 

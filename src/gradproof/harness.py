@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         StepConfig,
         make_optimizer,
         place,
+        schedule_factor,
     )
     from gradproof.execution.methods.recorded_step import StepSetting
     from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
@@ -74,7 +75,7 @@ __all__ = [
     "__version__", "accumulated", "accumulation_bound", "accumulation_witness", "batches", "bound_answer",
     "clip_factor", "constant", "element_bound", "exact", "form_of", "format_named", "judge_window",
     "make_optimizer", "monitored", "mutants_of", "place", "replace_whole", "round_to", "rounded_root", "run_ranks",
-    "scaling_bound", "settled", "shortest", "sources_of", "sqrt", "tell", "timestamp", "vector_of",
+    "scaling_bound", "schedule_factor", "settled", "shortest", "sources_of", "sqrt", "tell", "timestamp", "vector_of",
     "writable"
 ]  # fmt: skip
 

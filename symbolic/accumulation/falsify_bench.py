@@ -56,7 +56,7 @@ class Data:
 class Truth:
     """fp64: the model at its initial weights, and the gradient and loss of the micro-batches there.
 
-    Of three windows or more only the FEW first are known, and none of data whose first cycle was swapped.
+    Of three windows or more only the FEW first are known, and none of data of which a window was swapped.
     """
 
     model: nn.Module
@@ -123,7 +123,7 @@ def _key(case: Case) -> Case:
     """The part of a case that its data depend on."""
     return Case(
         case.net, case.n, seed=case.seed, windows=case.windows, tail=case.tail, size=case.size, ragged=case.ragged,
-        magnitude=case.magnitude, large=case.large, swap=case.swap, gradients=case.gradients,
+        magnitude=case.magnitude, large=case.large, swap=case.swap, swapped=case.swapped, gradients=case.gradients,
         mode="fp16_params" if case.mode == "fp16_params" else "fp32",
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _drawn(case: Case) -> Data:
     batches = []
     for i, size in enumerate(_sizes(case, total_of(case), generator)):
         inputs, targets = net.data(generator, size)
-        if other is not None and i < case.n:
+        if other is not None and i // case.n == case.swapped:
             inputs = net.data(other, size)[0]
         batches.append(Batch(i, _quantised(inputs), _quantised(targets), net.count(targets)))
     gains = tuple(LARGE if i == case.large else 1.0 for i in range(len(batches)))
@@ -173,7 +173,7 @@ def _prepared(key: Case) -> tuple[Data, Truth]:
         model = model.half()
     model = model.double()
     if key.swap is not None:
-        gains = prepared(replace(key, swap=None))[0].gains
+        gains = prepared(replace(key, swap=None, swapped=0))[0].gains
         return replace(data, gains=gains), Truth(model, (), ())
     known = len(data.batches) if key.windows <= 2 else FEW
     pairs = zip(data.batches[:known], data.gains[:known], strict=True)
@@ -192,8 +192,9 @@ def prepared(case: Case) -> tuple[Data, Truth]:
     return _prepared(_key(case))
 
 
-def config_of(case: Case, place: Place, truth: Truth, data: Data) -> StepConfig:
-    """The step's configuration; `clip` is a fraction of the first window's fp64 norm."""
+def config_of(case: Case, place: Place) -> StepConfig:
+    """The step's configuration; `clip` is a fraction of the first window's fp64 norm, before any swap."""
+    data, truth = prepared(replace(case, swap=None, swapped=0))
     even = len({b.count for b in data.batches}) == 1
     max_norm = None
     if case.clip is not None:
@@ -217,10 +218,11 @@ def _moved(batch: Batch, config: StepConfig) -> Batch:
 def execute(subject: Any, case: Case, place: Place) -> Run:
     """Run the subject (a class) on the case. Raises whatever the subject raises."""
     data, truth = prepared(case)
-    config = config_of(case, place, truth, data)
+    config = config_of(case, place)
 
     def loss(output: Tensor, batch: Batch, reduction: str) -> Tensor:
-        gain = math.inf if batch.index == case.overflow else data.gains[batch.index]
+        over = batch.index == case.overflow and case.loss_scale is not None
+        gain = math.inf if over else data.gains[batch.index]
         return loss_of(case.net, output, batch, reduction) * gain
 
     watch = Watch(loss)
@@ -257,8 +259,7 @@ def skipped_windows(run: Run) -> set[int]:
 
 def applied_to(run: Run, clause: str) -> dict[int, Applied]:
     """The gradient applied to each window that is not skipped. Refutes when their numbers differ."""
-    skipped = skipped_windows(run)
-    due = [k for k in range(len(run.sizes)) if k not in skipped]
+    due = applied_windows(run)
     applied = [a for a in run.trace.applied if not a.skipped]
     if len(applied) != len(due):
         detail = f"{len(run.data.batches)} micro-batches at N = {run.case.n}: {len(due)} windows to apply"
@@ -271,6 +272,17 @@ def elements_of(run: Run, k: int, clause: str) -> list[float]:
     """The gradient applied to window `k`, element by element."""
     values: list[float] = vector_of(applied_to(run, clause)[k].grads, [t.numel() for t in run.start]).tolist()
     return values
+
+
+def applied_windows(run: Run) -> list[int]:
+    """Windows whose gradient is applied: all but those whose step the scaler suppresses."""
+    skipped = skipped_windows(run)
+    return [k for k in range(len(run.sizes)) if k not in skipped]
+
+
+def scale_at(run: Run, k: int) -> float:
+    """The loss scale of window `k`: each suppressed step before it has halved it."""
+    return float((run.job.config.loss_scale or 1.0) / 2 ** sum(j < k for j in skipped_windows(run)))
 
 
 def ratios_of(run: Run, k: int, passes: Sequence[Backward]) -> list[float]:
@@ -293,9 +305,9 @@ def error_of(run: Run, k: int, clause: str) -> WindowError:
 
 
 def largest_gradient(run: Run) -> float:
-    """Largest |element| of any recorded g_i, with the subject's factors taken out; infinite when one is."""
-    largest = 0.0
-    for b in run.trace.backwards:
+    """Largest |element| of the recorded g_i of the applied windows, the subject's factors taken out."""
+    largest, skipped = 0.0, skipped_windows(run)
+    for b in (one for one in run.trace.backwards if one.index // run.case.n not in skipped):
         factor = b.factor * (run.data.batches[b.index].count if b.reduction == "sum" else 1)
         peak = float(b.vector.abs().max())
         largest = max(largest, peak / abs(factor) if factor else math.inf)
@@ -360,7 +372,7 @@ def own_errors(run: Run, k: int, clause: str) -> Iterator[WindowError]:
     applied, passes = elements_of(run, k, clause), backwards_of(run, k, clause)
     terms = [b.vector.tolist() for b in passes]
     counts = sum(run.data.batches[b.index].count for b in passes)
-    scales = dict.fromkeys((run.job.config.loss_scale or 1.0, 1.0))
+    scales = dict.fromkeys((scale_at(run, k), 1.0))
     late = dict.fromkeys((1, len(passes), counts, run.case.n))
     for divisor in dict.fromkeys(scale * m for scale in scales for m in late):
         try:

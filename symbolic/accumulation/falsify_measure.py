@@ -39,6 +39,7 @@ from gradproof.harness import (
 )
 from models.accumulation.torch_nets import NETS, Net
 from symbolic.accumulation.falsify_bench import (
+    FEW,
     Data,
     Run,
     backwards_of,
@@ -110,7 +111,12 @@ def own_errors(run: Run, k: int, clause: str) -> float:
 
 
 def end_to_end_rows(run: Run, at: Place, k: int, clause: str) -> list[dict[str, Any]]:
-    """Both end-to-end rows of window `k`, whose weights are the initial ones. Refutes what cannot be rounding."""
+    """Both end-to-end rows of window `k`, whose weights are the initial ones; none where fp64 does not know it.
+
+    Refutes what cannot be rounding.
+    """
+    if run.window(k).stop > len(run.truth.grads):
+        return []
     got = torch.tensor(elements_of(run, k, clause), dtype=torch.float64)
     norms = torch.stack([run.truth.grads[i].norm() for i in run.window(k)])
     scale = float(norms.square().mean().sqrt()) or 1.0
@@ -195,8 +201,10 @@ def probe_kernels(case: Case, at: Place, modes: tuple[str, ...]) -> None:
 
 # -- What the falsification properties share: the grid of net and N, the modes of a dtype, and the drawn cases.
 #
-# Seeds, optimizers and their forms, learning rates and loss scales are drawn; the grid never is. Every fixed case
-# runs in every optimizer and form once a walk, spread over the cells so that the cost does not grow.
+# Seeds, optimizers and their forms, learning rates, loss scales, clips, tails, counts and what overflows are drawn
+# together; the grid never is. Every fixed case runs in every optimizer and form once a walk, spread over the
+# cells so that the cost does not grow. Up to N = LONG a run has up to WINDOWS windows and a tail, above it two, and one
+# where N is larger than FEW.
 
 MODES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("fp32",),
@@ -205,13 +213,21 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "fp16": ("fp16", "fp16_params"),
 }
 LOSS_SCALE = 1024.0
+SCALES = (1.0, 4.0, 64.0, LOSS_SCALE)
 LEARNING_RATE = 2.0**-6
-APART = (0, 3, 1, 4)
+CLIPS = (0.25, 1.0, 4.0)  # of the first window's norm: below it, at it and above it
+WINDOWS, LONG = 5, 4
+APART = (0, 3, 1, 4, 2)
 
 
 def scale_of(mode: str) -> float | None:
     """The loss scale that a mode needs."""
     return LOSS_SCALE if mode.startswith("fp16") else None
+
+
+def most_windows(n: int) -> int:
+    """How many windows of `n` micro-batches a run has at most, its tail aside."""
+    return WINDOWS if n <= LONG else 2 if n <= FEW else 1
 
 
 def _case(pair: tuple[str, str], **fields: Any) -> Case:
@@ -265,16 +281,35 @@ class Grid:
 
         def of_mode(mode: str) -> SearchStrategy[Case]:
             needed = scale_of(mode)
-            scales = st.just(needed) if needed else st.sampled_from((None, LOSS_SCALE))
             common: dict[str, SearchStrategy[Any]] = {
                 "seed": st.integers(0, 63),
-                "loss_scale": scales,
+                "loss_scale": st.sampled_from(SCALES if needed else (None, *SCALES)),
                 "pair": st.sampled_from(self.pairs(place)),
+                **self.crossing(cell),
             }
             fixed = {"net": st.just(cell.net), "n": st.just(cell.n), "mode": st.just(mode)}
             return st.builds(_case, **{**fixed, **common, **fields})
 
         return st.one_of([of_mode(mode) for mode in self.modes(place)])
+
+    def crossing(self, cell: Cell) -> Mapping[str, SearchStrategy[Any]]:
+        """What is drawn together in every case: windows, tail, counts, clip, learning rate and overflow."""
+        most = most_windows(cell.n)
+        return {
+            "windows": st.integers(1, most),
+            "tail": st.integers(0, max(0, min(cell.n - 1, 5))),
+            "size": st.integers(1, 3),
+            "ragged": st.booleans(),
+            "clip": st.none() | st.sampled_from(CLIPS) | st.floats(1 / 16, 4.0, width=32),
+            "learning_rate": st.sampled_from((0.0, LEARNING_RATE)),
+            "overflow": st.none() | st.integers(0, most * cell.n - 1),
+        }
+
+    def crossed(self, cell: Cell, **fields: Any) -> dict[str, Any]:
+        """A fixed case of everything at once: the second of five windows overflows, and a short one ends the run."""
+        most = most_windows(cell.n)
+        made = {"seed": 8, "windows": most, "tail": cell.n // 2, "ragged": True, "clip": CLIPS[0], "loss_scale": 64.0}
+        return {**made, "overflow": cell.n if most > 1 else None, **fields}
 
     def fixed(self, cell: Cell, place: Place, turn: int, turns: int, *cases: Mapping[str, Any]) -> list[Case]:
         """The mappings of fields as cases, in each mode, in the optimizers and forms that fall to this turn.

@@ -34,7 +34,8 @@ from gradproof.core.outcome import Expect, Kind, Layer
 from gradproof.verdict.plan import plan
 
 CONTRACTS = sorted(REPOSITORY.glob("proofs/*/contract.yaml"))
-THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*#[1-9]\d*|a crossing")  # a crossing of settings, which nobody reported
+THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*#[1-9]\d*")
+CROSSING = "a crossing"  # of configurations: a bug that nobody reported
 REGISTRIES = ("mutants", "torch_mutants")
 FEWEST_MUTANTS = 3
 
@@ -92,7 +93,7 @@ def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iter
             yield f"{key} calls itself {mutant.name}"
         if mutant.obligation not in known:
             yield f"{key} breaks {mutant.obligation!r}, which is no obligation"
-        if not THREAD.fullmatch(mutant.reference):
+        if not THREAD.fullmatch(mutant.reference) and mutant.reference != CROSSING:
             yield f"{key} has no public thread: {mutant.reference!r}"
     for name in known:
         count = sum(mutant.obligation == name for mutant in mutants.values())

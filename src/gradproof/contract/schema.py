@@ -113,6 +113,16 @@ def some(value: Any) -> Any:
     return value
 
 
+def _limit(value: Any) -> str:
+    """A positive finite decimal, or `none`. Raises PydanticCustomError GP104 or GP107 for anything else."""
+    return "none" if value == "none" else _tolerance(value)
+
+
+def _limits(value: Any) -> Any:
+    """One limit as a list of it, or a list with an element."""
+    return some(value) if isinstance(value, list) else [_limit(value)]
+
+
 def listed(value: Any) -> Any:
     """A text as a list of one, or a list with an element."""
     return [value] if isinstance(value, str) else some(value)
@@ -136,6 +146,7 @@ Module = Annotated[str, shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Number = Annotated[str, BeforeValidator(_tolerance)]
+Limits = Annotated[list[Annotated[str, BeforeValidator(_limit)]], BeforeValidator(_limits)]
 Free = Annotated[dict[str, Any], BeforeValidator(_shown)]
 
 
@@ -470,11 +481,12 @@ class FalsificationTest(ClaimEntry):
 
 
 class StepParams(ContractModel):
-    """What is recorded: every net with every n; optimizers and modes take turns over these.
+    """What is recorded: configurations in which every two values meet, of whatever is a list here.
 
     `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
     are held to the same. With the optimizer `own` the subject makes its own model and optimizer. `max_norm` and
-    `loss_scale` are absent without a clip and without a scaler.
+    `loss_scale` are absent, or `none`, without a clip and without a scaler. `overflow` are numbers of windows, from 0:
+    before one of them stands a further window whose gradients overflow.
     """
 
     nets: Annotated[list[Ident], BeforeValidator(some)]
@@ -484,8 +496,9 @@ class StepParams(ContractModel):
     micro_batch: Positive = 1
     tail: Annotated[int, Field(ge=0)] = 0
     weighting: Literal["equal", "count"] = "equal"
-    max_norm: Number | None = None
-    loss_scale: Number | None = None
+    max_norm: Limits | None = None
+    loss_scale: Limits | None = None
+    overflow: list[Annotated[int, Field(ge=0)]] | None = None
     also: list[Reference] = []
 
 

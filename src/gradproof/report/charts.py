@@ -107,6 +107,27 @@ def summaries(rows: Iterable[Row]) -> list[RowGroup]:
     return _gathered(rows, lambda r: one_line(r.get("note") or ""))
 
 
+TOLERATED = (
+    "The tolerance judges the accumulation error alone, and an error equal to it passes: the strict < of the field's "
+    "contract is read as ≤. The end-to-end difference stands beside it, and no tolerance judges it: it holds the "
+    "rounding inside each micro-batch's gradient too, which the full batch in the same dtype makes as well, at any N."
+)
+"""Which of the two measured figures the tolerance gates, and why."""
+
+
+def apart(report: Report) -> dict[tuple[str, str, int], float]:
+    """The largest end-to-end difference of each dtype, device and N; NaN counts as the largest."""
+    made: dict[tuple[str, str, int], float] = {}
+    for row in sorted(column(report, "end_to_end"), key=_size):
+        made[row["dtype"], row["device"], row["n"]] = row["measured"]
+    return made
+
+
+def tolerated(row: Row) -> str:
+    """A row's tolerance, as it is judged."""
+    return sci(None) if row.get("tolerance") is None else f"≤ {sci(row['tolerance'])}"
+
+
 def quantities(report: Report) -> list[RowGroup]:
     """One for each column of the workspace's own, device and dtype; its worst row comes nearest to its limit."""
     own = [r for r in report["measurements"] if r["column"] not in COLUMNS and r["measured"] is not None]

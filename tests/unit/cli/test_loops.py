@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from models.accumulation.torch_mutants import MUTANTS as STEPS
+from models.accumulation.torch_mutants import CROSSING, MUTANTS as STEPS
 from tests.loops.bugs import BUGS
 from tests.loops.catalogue import LOOPS, Loop
 from tests.loops.mutants import EXCLUDED, MUTANTS, apply
@@ -159,8 +159,9 @@ def test_every_cell_is_a_mutant_or_excluded_with_a_reason() -> None:
 
 
 def test_every_mutant_of_the_steps_is_a_bug_here() -> None:
-    assert set(STEPS) <= set(BUGS)
-    assert {name for name in STEPS if STEPS[name].obligation != BUGS[name].obligation} == set()
+    reported = {name for name, mutant in STEPS.items() if mutant.reference != CROSSING}
+    assert reported <= set(BUGS)
+    assert {name for name in reported if STEPS[name].obligation != BUGS[name].obligation} == set()
 
 
 def test_loops_import_nothing_of_the_verifier() -> None:

@@ -95,7 +95,7 @@ def test_main_contract_says_what_the_project_claims() -> None:
         assert obligation.layers.ci == [Layer.SMT, Layer.CROSSHAIR, Layer.STEP, Layer.CPU]
         assert obligation.layers.release == [*obligation.layers.ci, Layer.CUDA]
     assert [t.id for t in loaded.falsification_tests] == [f"FALSIFY-GA-{i:03d}" for i in range(1, 7)]
-    assert [t.id for t in loaded.step_proofs] == [f"STEP-GA-{i:03d}" for i in range(1, 4)]
+    assert [t.id for t in loaded.step_proofs] == [f"STEP-GA-{i:03d}" for i in range(1, 6)]
     rows = {h.id: h for h in loaded.harnesses}
     assert rows["KANI-GA-002"].named == ("GA-INV-001", "GA-INV-002")
     assert (rows["KANI-GA-001"].bound, rows["KANI-GA-001"].strategy) == (4, "stub_float")

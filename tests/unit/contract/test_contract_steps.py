@@ -55,7 +55,7 @@ def broken(tmp_path: Path, text: str) -> list[Problem]:
 def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
     contract = load(written(tmp_path, GOOD))
     (row,) = contract.step_proofs
-    assert (row.named, row.params.n, row.params.max_norm) == (("S-EQ-001",), [2, 4], "0.5")
+    assert (row.named, row.params.n, row.params.max_norm) == (("S-EQ-001",), [2, 4], ["0.5"])
     assert "loss_scale" not in row.params.stated()
     (check,) = [c for c in plan(contract) if c.kind is Kind.TRACE]
     assert (check.id, check.layer, check.subject) == ("S-STEP-001", Layer.STEP, "models.steps:Step")
@@ -64,6 +64,14 @@ def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
     assert check.params["subjects"]["torch_empty"] == "models.steps:Empty"
     assert [o["id"] for o in check.text["obligations"]] == ["S-EQ-001"]
     assert contract.obligation("S-EQ-001").layers.ci == [Layer.SMT, Layer.STEP, Layer.CPU]
+
+
+def test_several_clips_and_loss_scales_are_a_list_in_which_none_is_one(tmp_path: Path) -> None:
+    text = GOOD.replace("max_norm: 0.5", "max_norm: [0.5, none]\n      loss_scale: 4\n      overflow: [0, 2]", 1)
+    (row,) = load(written(tmp_path, text)).step_proofs
+    assert (row.params.max_norm, row.params.loss_scale, row.params.overflow) == (["0.5", "none"], ["4"], [0, 2])
+    for wrong in ("max_norm: [0.5, nothing]", "max_norm: []", "max_norm: 0.5\n      overflow: [-1]"):
+        assert broken(tmp_path, GOOD.replace("max_norm: 0.5", wrong, 1)), wrong
 
 
 def test_the_gate_seeds_its_bug_into_step_proofs_too(tmp_path: Path) -> None:

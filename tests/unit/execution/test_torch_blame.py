@@ -11,7 +11,17 @@ from torch import Tensor
 from torch_bench import HARNESSES, a_check, attempt
 
 from gradproof.core.outcome import Outcome
-from gradproof.execution.methods.property import Batch, Case, Cell, Job, Place, Property, Refutation, Report
+from gradproof.execution.methods.property import (
+    Batch,
+    Case,
+    Cell,
+    Job,
+    Place,
+    Property,
+    Refutation,
+    Report,
+    schedule_factor,
+)  # fmt: skip
 from models.accumulation.torch_mutants import MUTANTS
 from models.accumulation.torch_steps import TorchStep
 from symbolic.accumulation import falsify
@@ -34,19 +44,25 @@ ASIDE: Mapping[str, frozenset[str]] = {
         ("step_per_micro_batch", "boundary_at_index", "step_at_n_minus_1"),
         frozenset({EQ, LOSS, ZERO, BUFFER, CLIP}),
     ),
-    "tail_dropped": frozenset({EQ, LOSS}),
+    "tail_dropped": frozenset({EQ, LOSS, ZERO, CLIP}),
+    "tail_cut_short": frozenset({LOSS, ZERO, STEP, CLIP}),
+    "first_counts_kept": frozenset({LOSS}),
+    "stale_after_skip": frozenset({EQ, STEP, CLIP}),
+    "zero_three_windows_only": frozenset({EQ, BUFFER, CLIP}),
+    "weights_lost_under_scale": frozenset({EQ, LOSS}),
+    **dict.fromkeys(("clip_per_micro_batch", "clip_before_last", "clip_without_first"), frozenset({EQ})),
     "no_move": frozenset(),
-    **dict.fromkeys(("fp16_buffer", "bf16_buffer", "fp16_sum"), frozenset({EQ, ZERO, CLIP})),
+    **dict.fromkeys(("fp16_buffer", "bf16_buffer", "fp16_sum", "fp16_buffer_later"), frozenset({EQ, ZERO, CLIP})),
 }  # fmt: skip
 
 
 def blamed(subject: type, place: Place = CPU) -> set[str]:
-    """The clauses on which the fixed cases refute a subject, at N = 8 on the linear net."""
+    """The clauses on which the fixed cases refute a subject, at N = 4 and 8 on the linear net."""
     found = set()
     for name in HARNESSES.values():
         prop = getattr(falsify, name)
-        (cell,) = prop.cells(place, {"nets": ["linear"], "n": [8]})
-        for case in prop.examples(cell, place, 0, 1):
+        cells = prop.cells(place, {"nets": ["linear"], "n": [4, 8]})
+        for case in (case for turn, cell in enumerate(cells) for case in prop.examples(cell, place, turn, 2)):
             try:
                 prop.test(subject, case, place)
             except Refutation as e:
@@ -78,6 +94,21 @@ class SchedulesEarly(TorchStep):
     def clip(self, job: Job) -> None:
         super().clip(job)
         job.scheduler.step()
+
+
+class SchedulesByHand(TorchStep):
+    """Correct: sets the learning rate of the performed steps by hand, and asks no scheduler."""
+
+    def __init__(self) -> None:
+        self.performed = 0
+
+    def update(self, job: Job) -> None:
+        if job.scaler is not None:
+            job.scaler.unscale_(job.optimizer)
+        self.clip(job)
+        self.performed += self.step(job)
+        for group in job.optimizer.param_groups:
+            group["lr"] = job.config.learning_rate * schedule_factor(self.performed)
 
 
 class DecayPerMicroBatch(TorchStep):
@@ -181,7 +212,7 @@ class ClipWithoutEpsilon(TorchStep):
                 g.mul_(job.config.max_norm / norm)
 
 
-@pytest.mark.parametrize("subject", [ZeroAfterStep, ZeroByHand, OwnBuffer, ClipWithoutEpsilon])
+@pytest.mark.parametrize("subject", [ZeroAfterStep, ZeroByHand, OwnBuffer, ClipWithoutEpsilon, SchedulesByHand])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_a_loop_that_is_right_in_another_way_is_not_refuted(subject: type, dtype: str) -> None:
     assert blamed(subject, Place("cpu", dtype)) == set()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -300,21 +301,56 @@ def test_how_far_a_result_goes(domain: str, stated: str, reach: Reach) -> None:
     assert trace_run.reach_of(Result("x", Outcome.HOLDS, "", domain=domain, reach=stated)) is reach
 
 
-def test_every_net_meets_every_n_and_every_optimizer_and_mode_is_used() -> None:
+def test_every_two_values_that_can_stand_together_meet_in_a_configuration() -> None:
     check = claim(
         nets=["mlp", "linear"],
         n=[2, 3],
         optimizers=["sgd", "sgd fused", "adamw"],
-        modes=["fp32"] * 4 + ["bf16"],
+        modes=["fp32", "bf16"],
+        max_norm=["0.5", "none"],
+        loss_scale=["4", "none"],
+        overflow=[1],
         tail=2,
     )
     made = settings_of(check)
-    assert {(s.net, s.n) for s in made} == {("mlp", 2), ("mlp", 3), ("linear", 2), ("linear", 3)}
-    assert [s.net for s in made] == ["mlp", "mlp", "mlp", "linear", "linear"]
-    assert {(s.optimizer, s.form) for s in made} == {("sgd", "single"), ("sgd", "fused"), ("adamw", "single")}
-    assert {s.mode for s in made} == {"fp32", "bf16"}
+    rows = [
+        (s.net, s.n, f"{s.optimizer} {s.form}", s.mode, s.max_norm, s.loss_scale, s.overflow) for s in made
+    ]  # fmt: skip
+    values = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]
+    # an overflow that is stated stands in every configuration, which a scaler must suppress and no fused form can
+    assert values[2] == ["sgd single", "adamw single"]
+    assert (values[5], values[6]) == ([4.0], [1])
+    for i, j in itertools.combinations(range(5), 2):
+        assert {(row[i], row[j]) for row in rows} == set(itertools.product(values[i], values[j]))
+    assert [s.net for s in made] == sorted((s.net for s in made), key=["mlp", "linear"].index)
     assert {(s.n, s.tail, s.due) for s in made} == {(2, 0, 2), (3, 2, 3)}
     assert [StepSetting(**s.to_json()) for s in made] == made
+
+
+def test_what_is_stated_once_is_one_configuration() -> None:
+    assert [str(s) for s in settings_of(claim(max_norm="0.5"))] == [
+        "linear N=2 windows=2 tail=0, sgd single, fp32, weights by equal, clip 0.5"
+    ]
+
+
+class Unspecified:
+    """The harness without its specification: a step is compared with itself alone."""
+
+    blamed: ClassVar[dict[str, str]] = {}
+    step, covers, reached = accumulates.step, accumulates.covers, accumulates.reached
+
+
+class ClipsToOne(TorchStep):
+    """Clips to 1 with any N: its own full batch says nothing of it, the specification does."""
+
+    def clip(self, job: Job) -> None:
+        torch.nn.utils.clip_grad_norm_(job.masters, 1.0)
+
+
+def test_a_bug_that_the_full_batch_shares_is_refuted_by_the_specification() -> None:
+    check = claim("GA-EQ-001", max_norm=["0.0625"])
+    assert run(check, **{STEP: ClipsToOne}).outcome is Outcome.REFUTED
+    assert run(check, **{STEP: ClipsToOne, check.harness: Unspecified()}).outcome is Outcome.HOLDS
 
 
 def test_the_harness_names_lines_of_mutants_that_exist() -> None:

@@ -17,7 +17,7 @@ from test_render import hostile
 
 import gradproof.report.formats
 from gradproof.report import charts
-from gradproof.report.formats import html
+from gradproof.report.formats import html, markdown
 
 Report = dict[str, Any]
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -153,12 +153,29 @@ def test_the_three_columns_are_never_mixed() -> None:
     report = sample.green()
     for row in report["measurements"]:
         if row["column"] != "accumulation":
-            row["measured"] = 0.123456
+            row["measured"] = 0.123456 if row["column"] == "end_to_end" else 0.789
     text = html.render(report)
     start, end = text.index('id="error"'), text.index('id="end-to-end"')
-    assert "0.123" not in text[start:end]
-    assert "0.123" in text[end:]
+    beside = re.findall(r'<td class="num nowrap">([^<]*)</td><td class="num">([^<]*)</td>', text[start:end])
+    assert len(beside) == len(charts.groups(charts.column(report, "accumulation")))
+    assert {figure for _, figure in beside} == {"0.123"}
+    assert text[start:end].count("0.123") == len(beside)
+    assert "0.789" not in text[start:end]
+    assert {"0.123", "0.789"} <= set(re.findall(r"0\.\d{3}", text[end:]))
     assert "outside_assumptions" not in text
+
+
+def test_the_tolerance_is_told_as_it_is_judged_beside_the_figure_that_it_does_not_judge() -> None:
+    rows = [
+        row(2, 1e-8, tolerance=1e-5),
+        row(2, 3e-4, None, column="end_to_end"),
+        row(2, 2e-4, None, column="end_to_end"),
+    ]
+    assert charts.apart({"measurements": rows}) == {("fp32", "cpu", 2): 3e-4}
+    assert [charts.tolerated(one) for one in rows[:2]] == ["≤ 1e-5", "none"]
+    for text in (html.render(sample.green()), markdown.render(sample.green())):
+        assert "The tolerance judges the accumulation error alone" in text
+        assert "≤ 1e-5" in text
 
 
 def _palettes() -> dict[str, dict[str, str]]:

@@ -124,7 +124,8 @@ class Trace:
     """Everything that was seen. Events are the names of the window protocol, in order.
 
     `unzeroed`: the first backward found something in the buffers and no zero before it. `astray`: where weights were
-    first seen that are not those of the observed steps, or a leaf that is not its master's copy; else empty.
+    first seen that are not those of the observed steps, or a leaf that is not its master's copy; else empty. `rate`:
+    the learning rate at the end.
     """
 
     events: list[str] = field(default_factory=list)
@@ -136,6 +137,15 @@ class Trace:
     weights: list[list[Tensor]] = field(default_factory=list)
     unzeroed: bool = False
     astray: str = ""
+    rate: float = 0.0
+
+    def schedules(self) -> list[int]:
+        """How often the schedule advanced: before the first step attempt, then after each."""
+        counts = [0]
+        for event in self.events:
+            counts += [0] if event == "step" else []
+            counts[-1] += event == "schedule"
+        return counts
 
 
 def vector_of(grads: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
@@ -284,6 +294,7 @@ class Watch:
             handle.remove()
         self._weigh(twin, "at the end")
         self._note("end")
+        self.trace.rate = float(job.optimizer.param_groups[0]["lr"])
         self.trace.leftover = [copied(p.grad) for p in job.masters]
 
     def _leaf_hook(self, k: int) -> Callable[[Tensor], None]:

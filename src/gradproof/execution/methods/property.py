@@ -108,6 +108,11 @@ def make_optimizer(config: StepConfig, params: list[nn.Parameter]) -> torch.opti
     raise ValueError(f"no optimizer {config.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
 
 
+def schedule_factor(steps: int) -> float:
+    """Factor on the learning rate after `steps` performed steps: another one after each: a wrong count shows."""
+    return 1 / (1 + steps)
+
+
 def place(model: nn.Module, config: StepConfig) -> tuple[nn.Module, list[nn.Parameter], list[nn.Parameter]]:
     """The model on its device and in its dtype, its leaves, and the weights that the optimizer is to hold."""
     half = config.mode == "fp16_params"
@@ -128,7 +133,7 @@ class Maker:
         """A job over `batches`; the model is moved and cast in place."""
         model, leaves, masters = place(model, config)
         optimizer = make_optimizer(config, masters)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule_factor)
         scaler = None
         if config.loss_scale is not None:
             scaler = self.scaler(config.device, init_scale=config.loss_scale, growth_interval=1 << 30)
@@ -204,6 +209,7 @@ class Case:
     overflow: int | None = None
     poison: float | None = None
     swap: int | None = None
+    swapped: int = 0
     gradients: tuple[float, ...] = ()
     epochs: int = 1
     ranks: int = 1

@@ -1,4 +1,7 @@
-"""Proofs about the real PyTorch step: followed, compared with its own full batch, and judged over whole tensors.
+"""Proofs about the real PyTorch step: followed, compared with the full batch, and judged over whole tensors.
+
+The full batch is trained by the harness's `specification`, a step of another text; without one, by the subject itself,
+whose mistakes that do not depend on N then go unseen.
 
 Each configuration of the claim is verified with the subject, then those of the first net with the further correct
 steps that the claim names (`also`); all of them must hold. Then the empty body and every named mutant run through the
@@ -12,6 +15,7 @@ the reals were proved equal. What is read off the recorded numbers is SAMPLED.
 from __future__ import annotations
 
 import inspect
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +51,10 @@ USERS, ANYWHERE = "any line of the user's", "any line, or none"
 
 @dataclass(frozen=True, slots=True)
 class StepSetting:
-    """One configuration: `windows` of `n` micro-batches of `micro_batch` samples, then one of `tail` micro-batches."""
+    """One configuration: `windows` of `n` micro-batches of `micro_batch` samples, then one of `tail` micro-batches.
+
+    `overflow`: before this window stands one more, whose gradients overflow: the loss scaler suppresses its step.
+    """
 
     net: str
     n: int
@@ -60,12 +67,14 @@ class StepSetting:
     weighting: str = "equal"
     max_norm: float | None = None
     loss_scale: float | None = None
+    overflow: int | None = None
 
     def __str__(self) -> str:
         if self.optimizer == OWN:
             return f"N={self.n} windows={self.windows} tail={self.tail}, micro-batches of {self.micro_batch}"
         extras = [f"clip {self.max_norm:g}"] if self.max_norm is not None else []
         extras += [f"loss scale {self.loss_scale:g}"] if self.loss_scale is not None else []
+        extras += [f"an overflow before window {self.overflow}"] if self.overflow is not None else []
         shape = f"{self.net} N={self.n} windows={self.windows} tail={self.tail}"
         return ", ".join([shape, f"{self.optimizer} {self.form}", self.mode, f"weights by {self.weighting}", *extras])
 
@@ -82,8 +91,10 @@ class StepSetting:
 class StepHarness(Protocol):
     """A harness of step proofs.
 
-    `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the faulty line
-    may lie, or USERS or ANYWHERE; every other mutant must be blamed inside its own class.
+    `specification(setting)`, where there is one, is the function that trains by the full batch, written independently
+    of the subjects. `shown_by`, where there is one, names the obligation by which a recording shows a mutant where that
+    is another than its own. `blamed` names, for mutants that leave something out, the function (`module:attribute`) in
+    which the faulty line may lie, or USERS or ANYWHERE; every other mutant must be blamed inside its own class.
     """
 
     blamed: Mapping[str, str]
@@ -101,29 +112,53 @@ class StepHarness(Protocol):
         ...
 
 
+def crossed(factors: Sequence[Sequence[Any]], possible: Callable[[Any], bool]) -> list[tuple[Any, ...]]:
+    """Rows of one value a factor, so that every two values that can stand together do in some row.
+
+    Greedy over the product of all factors, the first of the best rows each time: the same on every machine.
+    """
+    rows = [row for row in itertools.product(*factors) if possible(row)]
+    pairs = {row: set(itertools.combinations(enumerate(row), 2)) for row in rows}
+    left, made = set[Any]().union(*pairs.values()), list[tuple[Any, ...]]()
+    while left:
+        made.append(max(rows, key=lambda row: len(left & pairs[row])))
+        left -= pairs[made[-1]]
+    return made
+
+
 def settings_of(check: Check) -> list[StepSetting]:
     """The configurations of a claim, its first net's first. Raises KeyError when a bound or a param is not stated.
 
-    Every net comes with every n; optimizers and modes take turns, and all of them are used.
+    Every two values of nets, n, optimizers, modes, clips, loss scales and overflows meet in one of them. A step is
+    suppressed under a loss scale alone; a fused optimizer is called then all the same, which looks like a step.
     """
-    params = check.params
-    cells = [(str(net), int(n)) for net in params["nets"] for n in params["n"]]
-    names, modes = list(params.get("optimizers", ["sgd"])), list(params.get("modes", ["fp32"]))
-    made = []
-    for i in range(max(len(cells), len(names), len(modes)) if cells else 0):
-        (net, n), (optimizer, _, form) = cells[i % len(cells)], names[i % len(names)].partition(" ")
-        tail = int(params.get("tail", 0))
-        setting = StepSetting(
-            net, n, check.bound("windows"), tail if tail < n else 0, int(params.get("micro_batch", 1)), optimizer,
-            form or "single", modes[i % len(modes)], params.get("weighting", "equal"),
-            _number(params.get("max_norm")), _number(params.get("loss_scale")),
+    params, windows = check.params, check.bound("windows")
+    stated = {name: params.get(name) or [None] for name in ("max_norm", "loss_scale", "overflow")}
+    listed = {name: [value] if isinstance(value, str) else value for name, value in stated.items()}
+
+    def possible(row: Sequence[Any]) -> bool:
+        return row[6] is None or (row[5] is not None and not row[2].endswith("fused"))
+
+    def setting(net: str, n: int, optimizer: str, mode: str, *numbers: Any) -> StepSetting:
+        name, _, form = optimizer.partition(" ")
+        tail, size = int(params.get("tail", 0)), int(params.get("micro_batch", 1))
+        return StepSetting(
+            net, n, windows, tail if tail < n else 0, size, name, form or "single", mode,
+            params.get("weighting", "equal"), *numbers,
         )  # fmt: skip
-        made.append(setting)
+
+    factors = (
+        [str(net) for net in params["nets"]], [int(n) for n in params["n"]], params.get("optimizers") or ["sgd"],
+        params.get("modes") or ["fp32"], [_number(x) for x in listed["max_norm"]],
+        [_number(x) for x in listed["loss_scale"]], listed["overflow"],
+    )  # fmt: skip
+    made = [setting(*row) for row in crossed(factors, possible)]
     return sorted(made, key=lambda s: list(params["nets"]).index(s.net))
 
 
 def _number(text: Any) -> float | None:
-    return None if text is None else float(text)
+    """A number as a contract states it; `none` is a configuration without."""
+    return None if text in (None, "none") else float(text)
 
 
 def idle_bounds(check: Check) -> list[str]:
@@ -174,7 +209,9 @@ class StepTrial:
     def verify(self, name: str, subject: Any, setting: StepSetting) -> Tried:
         """Record the subject in a configuration and judge the claim's obligations."""
         request = Request(setting.n, setting.micro_batch, setting.windows, setting.tail)
-        made = check_whole(self.harness.step(subject, setting), name, request)
+        specification = getattr(self.harness, "specification", None)
+        full = None if specification is None else specification(setting)
+        made = check_whole(self.harness.step(subject, setting), name, request, full=full)
         return Tried(name, setting, made, judged(self.check.obligations, setting, made))
 
     def shown(self, text: str) -> str:
@@ -216,7 +253,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
         elif finding.outcome is Outcome.HOLDS:
             _covered(trial, finding)
         if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
-            rows = list(_controls(check, workspace))
+            rows = list(_controls(check, workspace, getattr(harness, "shown_by", {})))
             finding.controls = [_control(trial, *row) for row in rows]
             drop_equivalent(rows, workspace.resolve(check.params["subjects"]["torch_mutants"]) if check.mutants else {})
             alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
@@ -373,8 +410,11 @@ def _again(trial: StepTrial, name: str, subject: Any, setting: StepSetting, clau
     return {"on": REPLAYED, "reproduced": found is not None and found.outcome is Outcome.REFUTED, "detail": stated}
 
 
-def _controls(check: Check, workspace: Resolver) -> Iterator[tuple[Control, Any]]:
-    """The empty body and every named mutant; the subject of a mutant that does not exist is None."""
+def _controls(check: Check, workspace: Resolver, shown_by: Mapping[str, str]) -> Iterator[tuple[Control, Any]]:
+    """The empty body and every named mutant; the subject of a mutant that does not exist is None.
+
+    `shown_by`: the obligation by which a recording shows a mutant, where that is another than it is named for.
+    """
     subjects: Mapping[str, str] = check.params["subjects"]
     yield Control(EMPTY, "empty_body", "", Outcome.ERROR, False), workspace.resolve(subjects["torch_empty"])
     registry = workspace.resolve(subjects["torch_mutants"]) if check.mutants else {}
@@ -384,7 +424,8 @@ def _controls(check: Check, workspace: Resolver) -> Iterator[tuple[Control, Any]
             reason = "the workspace has no PyTorch mutant of this name"
             yield Control(name, "mutant", check.obligations[0], Outcome.NOT_RUN, False, reason=reason), None
         else:
-            yield Control(name, "mutant", mutant.obligation, Outcome.ERROR, False, mutant.reference), mutant.subject
+            clause = shown_by.get(name, mutant.obligation)
+            yield Control(name, "mutant", clause, Outcome.ERROR, False, mutant.reference), mutant.subject
 
 
 def _control(trial: StepTrial, control: Control, subject: Any) -> Control:

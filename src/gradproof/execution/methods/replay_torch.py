@@ -149,17 +149,15 @@ def _losses(p: Played) -> str:
 
 
 def _steps(p: Played) -> str:
-    """One attempt at each window's end, weights that it moved, a schedule of its own, and nothing left unapplied."""
+    """One attempt at each window's end, weights that it moved, and the schedule after each step that was performed."""
     due = [window.stop for window in p.windows]
     if p.trace.attempts != due:
         return f"steps after {p.trace.attempts} micro-batches, due after {due}"
     if p.trace.astray:
         return p.trace.astray
-    stepped = False
-    for event in p.trace.events:
-        if event == "schedule" and not stepped:
-            return "the schedule advanced without a step of its own"
-        stepped = event == "step" or (stepped and event not in ("accumulate", "schedule"))
+    made, wanted = p.trace.schedules(), [0, *(int(k not in p.skipped) for k in range(len(p.windows)))]
+    if made != wanted:
+        return f"the schedule advanced {made} times, before the first step and after each; due {wanted}"
     return _values(p)
 
 

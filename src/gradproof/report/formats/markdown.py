@@ -213,16 +213,19 @@ def _errors(report: Report) -> str:
         "Its bound",
         "Worst ratio",
         "Tolerance",
+        "End to end",
         "Against bound",
     )
+    apart = charts.apart(report)
     rows = [
         (
             *(g.dtype, g.device, g.worst["n"], g.rows, sci(g.worst["measured"]), sci(g.worst.get("bound"))),
-            *(ratio(g.worst_ratio), sci(g.worst.get("tolerance")), g.verdict),
+            *(ratio(g.worst_ratio), charts.tolerated(g.worst)),
+            *(sci(apart.get((g.dtype, g.device, g.worst["n"]))), g.verdict),
         )
         for g in charts.groups(charts.column(report, "accumulation"))
     ]
-    parts = ["## Accumulation error against its proven bound", table(headers, rows)]
+    parts = ["## Accumulation error against its proven bound", table(headers, rows), escape(charts.TOLERATED)]
     parts += ["## End-to-end difference (no proven bound)", _differences(report, "end_to_end")]
     parts += [
         "## Outside the assumptions (reported; neither proof nor refutation)",

@@ -67,20 +67,23 @@ class Attempt:
 
 
 @frozen_heap()
-def check_whole(step: Step, subject: str, request: Request, group: Group | None = None) -> Verification:
+def check_whole(
+    step: Step, subject: str, request: Request, group: Group | None = None, full: Step | None = None
+) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
 
-    `group`: the ranks that call it, of which this process is one; all of them verify it together.
+    `group`: the ranks that call it, of which this process is one; all of them verify it together. `full`: another
+    function that trains by the full batch, a specification; without one the function itself does.
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
     start, group = time.perf_counter(), group or Group()
-    best = attempted(step, request, Hints(), group)
+    best = attempted(step, request, Hints(), group, full)
     for integers in (False, True):
         reads = any(group.gather(bool(best.ours.facts.reads)))
         if all(group.gather(best.whole)) or best.ours.error or (integers and (request.fake or not reads)):
             continue
-        other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group)
+        other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, full)
         best = other if sum(group.gather(other.held)) > sum(group.gather(best.held)) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
     if (
@@ -92,7 +95,7 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
         for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
-        elsewhere(step, request, best, group)
+        elsewhere(step, request, best, group, full)
     made = described(best, subject, request, time.perf_counter() - start)
     if request.certificate:
         made.notes.append(logged(step, request, best.hints))
@@ -111,10 +114,10 @@ def logged(step: Step, request: Request, hints: Hints) -> str:
     return f"certificate {hashlib.sha256(data).hexdigest()}: {request.certificate}"
 
 
-def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:
+def elsewhere(step: Step, request: Request, best: Attempt, group: Group, full: Step | None) -> None:
     """Other random numbers, which may lead Python another way: what does not hold there does not hold."""
     for by in SEEDS:
-        other = attempted(step, replace(request, seed=request.seed + by), best.hints, group)
+        other = attempted(step, replace(request, seed=request.seed + by), best.hints, group, full)
         found = {result.obligation: result for result in other.results}
         for at, result in enumerate(best.results):
             there = found.get(result.obligation, result)
@@ -145,7 +148,7 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
     return len(seen) == len(mine) and all(map(same, seen, mine))
 
 
-def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attempt:
+def attempted(step: Step, request: Request, hints: Hints, group: Group, whole: Step | None = None) -> Attempt:
     """Make both runs until they show nothing that has to be read otherwise, and judge them."""
     run = run_of(request)
     while True:
@@ -156,7 +159,7 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attem
         noted.read.clear()
         ours = followed(step, noted, terms, run.micro_batch_size, 0, hints)
         ours.unread = noted.never_read()
-        full = followed(step, run.full_batch(), terms, run.micro_batch_size, 1, hints)
+        full = followed(whole or step, run.full_batch(), terms, run.micro_batch_size, 1, hints)
         found = agreed(group, again(ours, full, hints), ours, full)
         if found == hints:
             break
