@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+CROSSING = "a crossing"
+"""What stands for the thread of a mutant that nobody reported: it needs two settings at once, or a later window."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from gradproof.harness import Setting, accumulated, constant, round_to
 from models.accumulation.loop import Accumulation, Config, MicroBatch, Number, Record, Vector, WeightedAccumulation
 from models.accumulation.window import Event
-from models.registry import Mutant, registered
+from models.registry import CROSSING, Mutant, registered
 
 
 class MissingScale(Accumulation):
@@ -503,9 +503,6 @@ _CROSSED = [
     ("first_counts_kept", "GA-EQ-001", FirstCountsKept),
     ("tail_by_count_of_full", "GA-EQ-001", TailByCountOfFull),
 ]
-
-CROSSING = "a crossing"
-"""What stands for the thread of a mutant that nobody reported."""
 
 MUTANTS: Mapping[str, Mutant] = registered([*_ROWS, *((n, clause, CROSSING, made) for n, clause, made in _CROSSED)])
 

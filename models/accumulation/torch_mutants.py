@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradproof.harness import Batch, Job, Report
 from models.accumulation.torch_steps import TorchStep
-from models.registry import Mutant, registered
+from models.registry import CROSSING, Mutant, registered
 
 
 class MissingScale(TorchStep):
@@ -556,9 +556,6 @@ _CROSSED = [
     ("first_norm_kept", "GA-INV-005", FirstNormKept),
     ("clip_without_first", "GA-INV-005", ClipWithoutFirst),
 ]
-CROSSING = "a crossing"
-"""What stands for the thread of a mutant that nobody reported."""
-
 MUTANTS: Mapping[str, Mutant] = registered(
     [*_ROWS, *((name, clause, CROSSING, subject) for name, clause, subject in _CROSSED)]
 )
@@ -570,7 +567,7 @@ TORCH_ONLY: Mapping[str, str] = {
     "tail_cut_short": "the model is tail_dropped's; here the loop ends inside of the last window",
     "loss_sum_later": "the model's loss_sum is of every window",
     "fp16_buffer_later": "the model's fp16_buffer is of every window",
-    "moved_by_unclipped": "the model's moved_by_unclipped_gradient breaks the weights (GA-INV-003); here no gradient is clipped",
+    "moved_by_unclipped": "the model's moved_by_unclipped_gradient; here it is the clip that is lost",
     "first_norm_kept": "the model computes each norm anew",
     "clip_without_first": "the model's clip_by_first_element; here a parameter is left out of the norm",
 }

@@ -32,10 +32,10 @@ from gradproof.core.check import Check
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import Expect, Kind, Layer
 from gradproof.verdict.plan import plan
+from models.registry import CROSSING
 
 CONTRACTS = sorted(REPOSITORY.glob("proofs/*/contract.yaml"))
 THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*#[1-9]\d*")
-CROSSING = "a crossing"  # of configurations: a bug that nobody reported
 REGISTRIES = ("mutants", "torch_mutants")
 FEWEST_MUTANTS = 3
 

@@ -14,8 +14,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import crosshair as crosshair_run
 from models.accumulation.loop import Accumulation, Config, Empty, MicroBatch, Record, Vector
-from models.accumulation.mutants import CROSSING, MUTANTS
-from models.registry import Mutant
+from models.accumulation.mutants import MUTANTS
+from models.registry import CROSSING, Mutant
 from symbolic.accumulation import contracts as crosshair_contracts
 
 HARNESSES = {
