@@ -1,0 +1,84 @@
+"""Mutants of the models by machine: `python -m tests.mutation`. 0 where no mutant survives that is not equivalent.
+
+Every mutant is run against the checks of the contracts that reach its line, until one answers otherwise than on the
+unmutated models. `--json` keeps the answers: a later run asks only what changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutation.mutants import CodeMutant
+from tests.mutation.subjects import SIX, files, read
+from tests.mutation.sweep import Memory, Pool, Result, Sweep, all_mutants, drawn
+
+
+def said(mutant: CodeMutant, row: Result) -> str:
+    """A result as text: a line for a mutant that was killed, its diff as well for one that survived."""
+    place = f"{mutant.path}:{mutant.line} {mutant.within} {mutant.operator}"
+    if not row["survived"]:
+        first = row["killers"][0]
+        return f"killed    {place}: {', '.join(k['check'] for k in row['killers'])} ({first['how']}) {row['seconds']} s"
+    diff = row["diff"].replace("\n", "\n    ")
+    return f"SURVIVED  {place}: {row['tried']} checks, {row['seconds']} s\n    {diff}"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--workspace", type=Path, default=Path.cwd())
+    parser.add_argument("--only", nargs="+", metavar="FILE", help="default: the six models")
+    parser.add_argument("--all", action="store_true", help="every plain model")
+    parser.add_argument("--within", default="", help="only definitions that begin so, as AdamW.step")
+    parser.add_argument("--operator", default="", help="only operators that begin so")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="keep the answers here, between runs")
+    parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--matrix", action="store_true", help="all killers of every mutant")
+    parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
+    parser.add_argument("--quiet", action="store_true", help="survivors alone")
+    given = parser.parse_args(words)
+    tree = read(given.workspace.resolve())
+    paths = given.only or (files(tree) if given.all else list(SIX))
+    made = [m for m in all_mutants(tree, paths) if m.within.startswith(given.within)]
+    made = [m for m in made if m.operator.startswith(given.operator)]
+    if given.sample is not None:
+        made = drawn(made, given.sample, given.seed)
+    if given.list:
+        print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
+        return 0
+    began, rows = time.monotonic(), []
+    with Pool(given.jobs) as pool:
+        sweep = Sweep(tree, pool, Memory(given.json), given.matrix)
+        sweep.measure(paths)
+        for mutant, row in sweep.results(made):
+            rows.append(row)
+            if row["survived"] or not given.quiet:
+                print(said(mutant, row), flush=True)
+    print(summary(rows, time.monotonic() - began))
+    return int(any(row["survived"] for row in rows))
+
+
+def summary(rows: Sequence[Result], seconds: float) -> str:
+    """One line a file."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        counts[row["file"], "survived" if row["survived"] else row["killers"][0]["how"]] += 1
+    lines = [f"{'file':40} mutants refuted holds not-green survived"]
+    for path in sorted({row["file"] for row in rows}):
+        n = {how: counts[path, how] for how in ("refuted", "holds", "not green", "survived")}
+        lines.append(f"{path:40} {sum(n.values()):7} {' '.join(f'{v:7}' for v in n.values())}")
+    return "\n".join([*lines, f"{len(rows)} mutants in {seconds:.0f} s"])
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a solver's answer may depend on the order of a set
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    sys.exit(main())
