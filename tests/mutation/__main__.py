@@ -7,15 +7,18 @@ unmutated models. `--json` keeps the answers: a later run asks only what changed
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.mutation.mutants import CodeMutant
-from tests.mutation.subjects import SIX, files, read
+from tests.mutation.page import HOWS, document, markdown, redundant, verdict
+from tests.mutation.subjects import SIX, files, read, sources
 from tests.mutation.sweep import Memory, Pool, Result, Sweep, all_mutants, drawn
 
 
@@ -25,8 +28,11 @@ def said(mutant: CodeMutant, row: Result) -> str:
     if not row["survived"]:
         first = row["killers"][0]
         return f"killed    {place}: {', '.join(k['check'] for k in row['killers'])} ({first['how']}) {row['seconds']} s"
-    diff = row["diff"].replace("\n", "\n    ")
-    return f"SURVIVED  {place}: {row['tried']} checks, {row['seconds']} s\n    {diff}"
+    diff, told = row["diff"].replace("\n", "\n    "), row["equivalence"]
+    word = "SURVIVED" if verdict(row) == "survived" else "equal"
+    return (
+        f"{word:9} {place}: {row['tried']} checks, {row['seconds']} s\n    {diff}\n    {told['answer']}: {told['why']}"
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,6 +49,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--matrix", action="store_true", help="all killers of every mutant")
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
+    parser.add_argument("--document", type=Path, help="write reports/mutation.json here")
+    parser.add_argument("--out", type=Path, help="write docs/mutation.md here")
     parser.add_argument("--quiet", action="store_true", help="survivors alone")
     given = parser.parse_args(words)
     tree = read(given.workspace.resolve())
@@ -58,22 +66,42 @@ def main(words: Sequence[str] | None = None) -> int:
     with Pool(given.jobs) as pool:
         sweep = Sweep(tree, pool, Memory(given.json), given.matrix)
         sweep.measure(paths)
+        survivors = []
         for mutant, row in sweep.results(made):
+            if row["survived"]:
+                survivors.append((mutant, row))
+            else:
+                rows.append(row)
+                if not given.quiet:
+                    print(said(mutant, row), flush=True)
+        for mutant, row in sweep.equivalences(survivors):
             rows.append(row)
-            if row["survived"] or not given.quiet:
+            if verdict(row) == "survived" or not given.quiet:
                 print(said(mutant, row), flush=True)
     print(summary(rows, time.monotonic() - began))
-    return int(any(row["survived"] for row in rows))
+    if given.matrix:
+        asked = {check.id for path in paths for check in tree.noticing(path)}
+        print("redundant, one at a time: " + (", ".join(redundant(rows, asked)) or "none"))
+    written(given.document, given.out, document(rows, sources(tree, paths)))
+    return int(any(verdict(row) == "survived" for row in rows))
+
+
+def written(data: Path | None, page: Path | None, found: dict[str, Any]) -> None:
+    """Write the document and its page, where they are wanted."""
+    if data is not None:
+        data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if page is not None:
+        page.write_text(markdown(found), encoding="utf-8")
 
 
 def summary(rows: Sequence[Result], seconds: float) -> str:
     """One line a file."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        counts[row["file"], "survived" if row["survived"] else row["killers"][0]["how"]] += 1
-    lines = [f"{'file':40} mutants refuted holds not-green survived"]
+        counts[row["file"], verdict(row)] += 1
+    lines = [f"{'file':40} mutants refuted not-green equivalent survived"]
     for path in sorted({row["file"] for row in rows}):
-        n = {how: counts[path, how] for how in ("refuted", "holds", "not green", "survived")}
+        n = {how: counts[path, how] for how in HOWS}
         lines.append(f"{path:40} {sum(n.values()):7} {' '.join(f'{v:7}' for v in n.values())}")
     return "\n".join([*lines, f"{len(rows)} mutants in {seconds:.0f} s"])
 

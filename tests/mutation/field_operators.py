@@ -288,10 +288,23 @@ def table_entry(scope: Scope) -> Iterator[Edit]:
     if scope.of(node.target) != scope.table:
         return
     clauses = ("GA-EQ-001", "GA-INV-002", "GA-INV-003", "GA-INV-005")
-    others = [f"_S.{name}" for name in scope.records["State"]]
-    others += ["FILL", *(f'Breaks("{clause}", "another reason")' for clause in clauses)]
+    others = [*(f"_S.{name}" for name in scope.records["State"]), "FILL"]
     for value in node.value.values:
+        breaks = obligation(scope, value)
         yield from ((value, other) for other in others if other != scope.of(value))
+        yield from ((value, f'Breaks("{clause}", "another reason")') for clause in clauses if clause != breaks)
+
+
+def obligation(scope: Scope, value: ast.AST) -> str:
+    """The obligation that an entry of the window table breaks; empty where it breaks none."""
+    if isinstance(value, ast.Name):
+        for node in ast.parse(scope.text).body:
+            if isinstance(node, ast.Assign) and scope.of(node.targets[0]) == value.id:
+                return obligation(scope, node.value)
+    if isinstance(value, ast.Call) and isinstance(value.args[0], ast.Constant):
+        first = value.args[0].value
+        return first if isinstance(first, str) else f"GA-INV-{first:03d}"
+    return ""
 
 
 OPERATORS: tuple[Operator, ...] = (

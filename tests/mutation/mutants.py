@@ -44,17 +44,18 @@ class CodeMutant:
 
 
 def mutants(tree: Tree, path: str) -> list[CodeMutant]:
-    """All mutants of a file, in the order of their lines; texts that compile to the same tree are one."""
+    """All mutants of a file, in the order of their lines; texts with the same syntax tree are one."""
     source = tree.sources[module_of(path)]
     alive = [node for _, node in spans(tree, path) if not is_alias(node)]
     dead = [stretch for node in alive for stretch in dead_text(node)]
     found: dict[str, CodeMutant] = {}
-    same = {meaning(source.text)}
+    same = {meaning(node, source.text) for node in alive}
     made = [*library(source), *field(tree, source, alive)]
     for operator, (start, end), text in sorted(made, key=lambda m: (m[1], m[0])):
-        if not any(_within(start, end, node) for node in alive) or any(a <= start and end <= b for a, b in dead):
+        node = next((node for node in alive if _within(start, end, node)), None)
+        if node is None or any(a <= start and end <= b for a, b in dead):
             continue
-        key = meaning(text)
+        key = meaning(node, text, text.count("\n") - source.text.count("\n"))
         if not key or key in same:
             continue
         same.add(key)
@@ -156,16 +157,19 @@ def spliced(text: str, place: Place, replacement: str) -> str:
     return (before + replacement.encode() + after).decode()
 
 
-def meaning(text: str) -> str:
-    """The syntax tree as text; empty where the text does not compile."""
+def meaning(node: ast.stmt, text: str, more: int = 0) -> str:
+    """The syntax tree of a top-level statement in a text with `more` lines, as text; empty where it does not parse."""
+    lines = text.splitlines()[_first_line(node) - 1 : (node.end_lineno or 0) + more]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            tree = ast.parse(text)
-            compile(text, "mutant", "exec")
+            return ast.dump(ast.parse("\n".join(lines)))
         except (SyntaxError, ValueError):
             return ""
-    return ast.dump(tree)
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
 
 
 # -- What is not mutated
@@ -201,8 +205,7 @@ def dead_text(node: ast.AST) -> Iterator[Place]:
 
 
 def _within(start: tuple[int, int], end: tuple[int, int], node: ast.stmt) -> bool:
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-    return (first, 0) <= start and end <= (node.end_lineno or 0, node.end_col_offset or 0)
+    return (_first_line(node), 0) <= start and end <= (node.end_lineno or 0, node.end_col_offset or 0)
 
 
 def owner(source: Source, start: tuple[int, int]) -> str:

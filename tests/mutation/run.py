@@ -2,8 +2,8 @@
 
 Each check runs in a process of its own, forked from one that has imported the solvers and no model. An import hook
 gives it the mutated text of one module. What the check answers on the original text by the same way is its baseline:
-another answer kills the mutant. `refuted` kills found a counterexample; `not green` ones crashed, hit a bound, took four
-times as long, or showed nothing.
+another answer kills the mutant. `refuted`: a counterexample was found. `not green`: the check crashed, hit a bound,
+showed nothing, or took four times as long.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ PRELOADED = (
 )
 TIMES, MORE = 4.0, 3.0
 """A check may take this many times its CPU seconds on the original text, and this many seconds more."""
-WALL = 6.0
+WALL = 12.0
 """Wall time is no measure on a busy machine: this many times the CPU seconds end a check that waits for nothing."""
+QUERIES = 4.0
+"""The engine's own limit is so much longer: the process ends first, by CPU time."""
 MEMORY = 6 << 30
 BASELINE_SECONDS = 600.0
 
@@ -70,7 +73,8 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
     killers, tried, began = [], 0, time.monotonic()
     for row in job["checks"]:
         tried += 1
-        said = forked(job["root"], row["check"], {job["path"]: job["text"]}, row["limit"], job["loose"])
+        texts = {job["path"]: job["text"]}
+        said = forked(partial(_answer, job["root"], row["check"], texts, row["limit"], job["loose"], ()), row["limit"])
         if how := killed(row["baseline"], said):
             killers.append({"check": row["check"]["id"], "how": how, "clause": said["clause"], "why": said["reason"]})
             if not job.get("every"):
@@ -81,7 +85,15 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def baseline(root: str, check: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
     """A check on the original text: its answer, its CPU seconds, and the lines of `paths` that it reached."""
-    return forked(root, check, {}, BASELINE_SECONDS, {}, paths)
+    return forked(partial(_answer, root, check, {}, BASELINE_SECONDS, {}, paths), BASELINE_SECONDS)
+
+
+def equivalent(root: str, path: str, text: str) -> dict[str, Any]:
+    """What `equivalence.judge` says of a mutant that no check kills."""
+    from tests.mutation.equivalence import SECONDS, judge
+
+    said = forked(partial(judge, root, path, text), 3 * SECONDS)
+    return {"answer": said.get("answer", "undecided"), "why": said.get("why") or said["reason"]}
 
 
 def killed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -97,22 +109,15 @@ def green(check: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
     return bool(said["outcome"] == wanted)
 
 
-def forked(
-    root: str,
-    check: Mapping[str, Any],
-    texts: Texts,
-    limit: float,
-    loose: Mapping[str, Sequence[int]],
-    reached: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The answer of a check in a child of this process. A child that is killed, or dies, gives an answer too."""
+def forked(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[str, Any]:
+    """What `work` returns in a child of this process, with its CPU seconds. A child that dies gives an answer too."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         os.close(ours)
-        _child(theirs, root, check, texts, limit, loose, reached)
+        _child(theirs, work, limit)
     os.close(theirs)
     data, late = _read(ours, time.monotonic() + max(60.0, WALL * limit))
     with suppress(ProcessLookupError):
@@ -142,15 +147,7 @@ def _read(end: int, deadline: float) -> tuple[bytes, bool]:
     return b"", True
 
 
-def _child(
-    pipe: int,
-    root: str,
-    check: Mapping[str, Any],
-    texts: Texts,
-    limit: float,
-    loose: Mapping[str, Sequence[int]],
-    reached: Sequence[str],
-) -> None:
+def _child(pipe: int, work: Callable[[], Mapping[str, Any]], limit: float) -> None:
     """In the new process: answer, and never come back."""
     try:
         os.setpgid(0, 0)
@@ -161,18 +158,32 @@ def _child(
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         sys.setrecursionlimit(2000)
-        lines: dict[str, set[int]] = {path: set() for path in reached}
-        hook(Path(root), texts, loose, lines)
-        found = finding_of(Check.from_json(check), Path(root), limit)
-        clause = next((name for name, how in found.clauses.items() if how == "REFUTED"), "")
-        said = {"outcome": str(found.outcome), "clause": clause, "reason": found.reason[:300]}
-        said["reached"] = {path: sorted(n) for path, n in lines.items()}
-        os.write(pipe, json.dumps(said).encode())
+        data = json.dumps(work()).encode()
     except BaseException as error:
         said = {"outcome": "ERROR", "clause": "", "reason": f"{type(error).__name__}: {error}"[:300], "reached": {}}
-        os.write(pipe, json.dumps(said).encode())
+        data = json.dumps(said).encode()
+    try:
+        while data:
+            data = data[os.write(pipe, data) :]
     finally:
         os._exit(0)
+
+
+def _answer(
+    root: str,
+    check: Mapping[str, Any],
+    texts: Texts,
+    limit: float,
+    loose: Mapping[str, Sequence[int]],
+    reached: Sequence[str],
+) -> dict[str, Any]:
+    """A check's answer in this process, and the lines of the files `reached` that it came to."""
+    lines: dict[str, set[int]] = {path: set() for path in reached}
+    hook(Path(root), texts, loose, lines)
+    found = finding_of(Check.from_json(check), Path(root), QUERIES * limit)
+    clause = next((name for name, how in found.clauses.items() if how == "REFUTED"), "")
+    said: dict[str, Any] = {"outcome": str(found.outcome), "clause": clause, "reason": found.reason[:300]}
+    return said | {"reached": {path: sorted(n) for path, n in lines.items()}}
 
 
 def finding_of(check: Check, root: Path, limit: float) -> Finding:
@@ -222,7 +233,7 @@ def hook(root: Path, texts: Texts, loose: Mapping[str, Sequence[int]], lines: Ma
         name = place(path)
         if name in loose or name in lines:
             tree = ast.parse(data)
-            _let_pass(tree, set(loose.get(name, ())))
+            let_pass(tree, set(loose.get(name, ())))
             if name in lines:
                 _marked(tree, f"_reached_{len(marks)}")
                 setattr(builtins, f"_reached_{len(marks)}", lines[name])
@@ -233,7 +244,7 @@ def hook(root: Path, texts: Texts, loose: Mapping[str, Sequence[int]], lines: Ma
     loader.get_data, loader.source_to_code = get_data, source_to_code
 
 
-def _let_pass(tree: ast.Module, first_lines: set[int]) -> None:
+def let_pass(tree: ast.Module, first_lines: set[int]) -> None:
     """A top-level assignment at one of these lines that raises leaves its names empty."""
     for i, node in enumerate(tree.body):
         if node.lineno in first_lines and isinstance(node, (ast.Assign, ast.AnnAssign)):

@@ -9,7 +9,9 @@ import random
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,8 @@ class Pool:
 
     def __exit__(self, *of: object) -> None:
         for pipe, process in self.lanes.items():
-            pipe.close()
+            with suppress(OSError):
+                pipe.send(("stop",))
             process.join(5)
             if process.is_alive():
                 process.kill()
@@ -73,6 +76,8 @@ def _serve(pipe: Connection) -> None:
         try:
             name, *of = pipe.recv()
         except EOFError:
+            return
+        if name == "stop":
             return
         try:
             pipe.send(getattr(run, name)(*of))
@@ -187,6 +192,25 @@ class Sweep:
             self.memory.keep(row)
             yield mutant, row
 
+    def equivalences(self, survivors: Sequence[tuple[CodeMutant, Result]]) -> Iterator[tuple[CodeMutant, Result]]:
+        """The same with `equivalence`: what is known of each survivor beside its original."""
+        asked = []
+        for mutant, row in survivors:
+            key = f"equivalence {row['key']} {_equivalence_digest()} {self._text(mutant.path)}"
+            known = self.memory.rows.get(key)
+            if known is not None:
+                yield mutant, row | {"equivalence": {"answer": known["answer"], "why": known["why"]}}
+            else:
+                asked.append((mutant, row, key))
+        calls = [partial(tuple, ("equivalent", str(self.tree.root), m.path, m.text)) for m, _, _ in asked]
+        for number, said in self.pool.each(calls):
+            mutant, row, key = asked[number]
+            self.memory.keep({"key": key, **said})
+            yield mutant, row | {"equivalence": said}
+
+    def _text(self, path: str) -> str:
+        return hashlib.sha256(self.tree.sources[module_of(path)].text.encode()).hexdigest()[:20]
+
     def digest(self, name: str, path: str) -> str:
         """What an answer of a check on a mutant of a file rests on."""
         if (name, path) not in self.digests:
@@ -238,6 +262,12 @@ class Sweep:
         return [line for line in lines if line < own] + [
             line + mutant.text.count("\n") - source.text.count("\n") for line in lines if line > own
         ]
+
+
+def _equivalence_digest() -> str:
+    here = Path(__file__).parent
+    text = b"".join((here / name).read_bytes() for name in ("equivalence.py", "equivalence_runs.py"))
+    return hashlib.sha256(text).hexdigest()[:20]
 
 
 def drawn(made: Sequence[CodeMutant], count: int, seed: str) -> list[CodeMutant]:
