@@ -301,7 +301,7 @@ def obligation(scope: Scope, value: ast.AST) -> str:
         for node in ast.parse(scope.text).body:
             if isinstance(node, ast.Assign) and scope.of(node.targets[0]) == value.id:
                 return obligation(scope, node.value)
-    if isinstance(value, ast.Call) and isinstance(value.args[0], ast.Constant):
+    if isinstance(value, ast.Call) and value.args and isinstance(value.args[0], ast.Constant):
         first = value.args[0].value
         return first if isinstance(first, str) else f"GA-INV-{first:03d}"
     return ""
