@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradproof.core.workspace import Workspace
+from gradproof.report.studies import MUTATION, sources_of
+from tests.mutation.known import known, place
 from tests.mutation.mutants import CodeMutant
 from tests.mutation.page import HOWS, document, markdown, redundant, verdict
-from tests.mutation.subjects import SIX, files, read, sources
+from tests.mutation.subjects import SIX, files, read
 from tests.mutation.sweep import Memory, Pool, Result, Sweep, all_mutants, drawn
 
 
@@ -35,8 +38,8 @@ def said(mutant: CodeMutant, row: Result) -> str:
     )
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """The command."""
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--workspace", type=Path, default=Path.cwd())
     parser.add_argument("--only", nargs="+", metavar="FILE", help="default: the six models")
@@ -47,12 +50,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="keep the answers here, between runs")
     parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
     parser.add_argument("--seed", default="0")
+    parser.add_argument("--known", action="store_true", help="survivors that reports/mutation.json lists do not fail")
     parser.add_argument("--matrix", action="store_true", help="all killers of every mutant")
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--document", type=Path, help="write reports/mutation.json here")
     parser.add_argument("--out", type=Path, help="write docs/mutation.md here")
     parser.add_argument("--quiet", action="store_true", help="survivors alone")
-    given = parser.parse_args(words)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command."""
+    given = options().parse_args(words)
     tree = read(given.workspace.resolve())
     paths = given.only or (files(tree) if given.all else list(SIX))
     made = [m for m in all_mutants(tree, paths) if m.within.startswith(given.within)]
@@ -62,28 +71,40 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.list:
         print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
         return 0
-    began, rows = time.monotonic(), []
+    listed = known(tree.root) if given.known else None
     with Pool(given.jobs) as pool:
-        sweep = Sweep(tree, pool, Memory(given.json), given.matrix)
-        sweep.measure(paths)
-        survivors = []
-        for mutant, row in sweep.results(made):
-            if row["survived"]:
-                survivors.append((mutant, row))
-            else:
-                rows.append(row)
-                if not given.quiet:
-                    print(said(mutant, row), flush=True)
-        for mutant, row in sweep.equivalences(survivors):
-            rows.append(row)
-            if verdict(row) == "survived" or not given.quiet:
-                print(said(mutant, row), flush=True)
-    print(summary(rows, time.monotonic() - began))
+        sweep = Sweep(tree, pool, Memory(given.json), given.matrix, known=listed)
+        rows = swept(sweep, paths, made, given.quiet)
     if given.matrix:
         asked = {check.id for path in paths for check in tree.noticing(path)}
         print("redundant, one at a time: " + (", ".join(redundant(rows, asked)) or "none"))
-    written(given.document, given.out, document(rows, sources(tree, paths)))
-    return int(any(verdict(row) == "survived" for row in rows))
+    here = Workspace(tree.root, tree.root / "reports")
+    seconds = {name: base["cpu"] for name, base in sweep.bases.items()}
+    written(given.document, given.out, document(rows, sources_of(MUTATION, here), seconds))
+    for name in sorted(sweep.red):
+        print(f"{name} is not green on the unmutated models, and kills nothing")
+    left = [row for row in rows if verdict(row) == "survived" and not (listed and place(row) in listed.kept)]
+    print(f"{len(left)} survivors{' that are not listed' if listed else ''}")
+    return int(bool(left or sweep.red))
+
+
+def swept(sweep: Sweep, paths: Sequence[str], made: Sequence[CodeMutant], quiet: bool) -> list[Result]:
+    """The rows of the mutants, told as they come."""
+    began, rows, survivors = time.monotonic(), [], []
+    sweep.measure(paths)
+    for mutant, row in sweep.results(made):
+        if row["survived"]:
+            survivors.append((mutant, row))
+            continue
+        rows.append(row)
+        if not quiet:
+            print(said(mutant, row), flush=True)
+    for mutant, row in sweep.equivalences(survivors):
+        rows.append(row)
+        if verdict(row) == "survived" or not quiet:
+            print(said(mutant, row), flush=True)
+    print(summary(rows, time.monotonic() - began))
+    return rows
 
 
 def written(data: Path | None, page: Path | None, found: dict[str, Any]) -> None:

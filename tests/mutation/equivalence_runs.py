@@ -18,6 +18,19 @@ def _vector(k: Any, name: str, count: int) -> tuple[Any, ...]:
     return tuple(k.real(f"{name}[{i}]") for i in range(count))
 
 
+def _positive(k: Any, name: str) -> Any:
+    x = k.real(name, 0)
+    k.assume(x > 0)
+    return x
+
+
+def _beta(k: Any, name: str) -> Any:
+    """A number of [0, 1)."""
+    x = k.real(name, 0, 1)
+    k.assume(x < 1)
+    return x
+
+
 # -- The accumulation loop
 
 
@@ -32,15 +45,15 @@ def loop(subject: str, elements: int) -> Callable[[Any], Callable[[ModuleType], 
         skip = k.choose("skip", ((), (0,), (1,), (0, 2)))
         counted = subject != "Accumulation"
         rows = [
-            (k.real(f"loss {i}"), _vector(k, f"g{i}", elements), k.real(f"count {i}", 1, 4) if counted else 1)
+            (k.real(f"loss {i}"), _vector(k, f"g{i}", elements), _positive(k, f"count {i}") if counted else 1)
             for i in range(total)
         ]
         params, buffer = _vector(k, "p", elements), _vector(k, "stale", elements)
         given = {
             "n": n,
-            "max_norm": k.real("max norm", 1, 8) if clip else None,
-            "loss_scale": k.real("loss scale", 1, 8) if scale else None,
-            "learning_rate": k.real("rate", 0, 2),
+            "max_norm": _positive(k, "max norm") if clip else None,
+            "loss_scale": _positive(k, "loss scale") if scale else None,
+            "learning_rate": k.real("rate"),
             "skip": frozenset(skip),
         }
 
@@ -146,16 +159,16 @@ def adamw(form: str) -> Callable[[Any], Callable[[ModuleType], Any]]:
     def run(k: Any) -> Callable[[ModuleType], Any]:
         begun = k.choose("from a state", (False, True))
         hyper = {
-            "rate": k.real("rate", 0, 1),
-            "beta1": k.real("beta1", 0, "9/10"),
-            "beta2": k.real("beta2", 0, "9/10"),
-            "eps": k.real("eps", "1/1000", 1),
-            "decay": k.real("decay", 0, 1),
+            "rate": k.real("rate"),
+            "beta1": _beta(k, "beta1"),
+            "beta2": _beta(k, "beta2"),
+            "eps": _positive(k, "eps"),
+            "decay": k.real("decay"),
         }
         params = _vector(k, "p", 2)
         grads = [_vector(k, f"g{t}", 2) for t in range(3)]
-        m, v = _vector(k, "m", 2), tuple(k.real(f"v[{i}]", 0, 8) for i in range(2))
-        powers = (k.real("power1", 0, "9/10"), k.real("power2", 0, "9/10"))
+        m, v = _vector(k, "m", 2), tuple(k.real(f"v[{i}]", 0) for i in range(2))
+        powers = (_beta(k, "power1"), _beta(k, "power2"))
 
         def observe(module: ModuleType) -> Any:
             model, now = module.AdamW(), params
@@ -174,9 +187,9 @@ def adamw(form: str) -> Callable[[Any], Callable[[ModuleType], Any]]:
 
 def adamw_parts(k: Any) -> Callable[[ModuleType], Any]:
     """Each part of a step by itself, three times on one instance."""
-    a, b = k.real("a", 0, 8), k.real("b", 0, 8)
-    hyper = {name: k.real(name, "1/1000", "9/10") for name in ("rate", "beta1", "beta2", "eps", "decay")}
-    power = k.real("power", 0, "9/10")
+    a, b = k.real("a"), k.real("b")
+    hyper = {name: k.real(name) for name in ("rate", "beta1", "beta2", "eps", "decay")}
+    power = _beta(k, "power")
 
     def observe(module: ModuleType) -> Any:
         model, h = module.AdamW(), module.Hyper(**hyper)
@@ -197,8 +210,8 @@ def tokens(k: Any) -> Callable[[ModuleType], Any]:
     """A window of up to 3 micro-batches with 2 elements."""
     count = k.choose("micro-batches", (1, 2, 3))
     subject = k.choose("subject", ("TokenWindow", "WeightedMeans", "FixedConstant"))
-    rows = [(_vector(k, f"g{i}", 2), k.int(f"valid {i}", 0, 5), k.int(f"ignored {i}", 0, 5)) for i in range(count)]
-    params, rate = _vector(k, "p", 2), k.real("rate", 0, 2)
+    rows = [(_vector(k, f"g{i}", 2), k.int(f"valid {i}", 0), k.int(f"ignored {i}", 0)) for i in range(count)]
+    params, rate = _vector(k, "p", 2), k.real("rate")
 
     def observe(module: ModuleType) -> Any:
         window = [module.TokenBatch(*row) for row in rows]
@@ -212,7 +225,7 @@ def tokens(k: Any) -> Callable[[ModuleType], Any]:
 def one_element(k: Any) -> Callable[[ModuleType], Any]:
     """Three steps of each optimizer on one element."""
     subject = k.choose("subject", ("Sgd", "SgdDecay", "SgdClipped", "AdamW"))
-    given: dict[str, Any] = {"rate": k.real("rate", 0, 1), "beta1": k.real("beta1", 0, "9/10")}
+    given: dict[str, Any] = {"rate": k.real("rate"), "beta1": _beta(k, "beta1")}
     full = k.choose("everything set", (False, True)) or subject in ("AdamW", "SgdClipped")
     if full:
         given |= {
@@ -220,10 +233,10 @@ def one_element(k: Any) -> Callable[[ModuleType], Any]:
             "eps": k.real("eps", "1/1000", 1),
             "decay": k.real("decay", 0, 1),
         }
-        given |= {"norm": k.real("norm", "1/8", 4), "nesterov": k.choose("nesterov", (False, True))}
-    start = (k.real("w"), k.real("m"), k.real("v", 0, 8))
+        given |= {"norm": _positive(k, "norm"), "nesterov": k.choose("nesterov", (False, True))}
+    start = (k.real("w"), k.real("m"), k.real("v", 0))
     grads = [k.real(f"g{t}") for t in range(3)]
-    corrections = [(k.real(f"c{t}", "1/10", 1), k.real(f"d{t}", "1/10", 1)) for t in range(3)]
+    corrections = [(_positive(k, f"c{t}"), _positive(k, f"d{t}")) for t in range(3)]
 
     def observe(module: ModuleType) -> Any:
         model, state, found = getattr(module, subject)(), module.State(*start), [module.Setup(**given)]
@@ -239,8 +252,8 @@ def one_element(k: Any) -> Callable[[ModuleType], Any]:
 def bias(k: Any) -> Callable[[ModuleType], Any]:
     """The error and both bounds, up to 5 micro-batches."""
     above, count = k.choose("above", (1, 2, 3, 4)), k.choose("k", (2, 3, 4, 5))
-    tokens, mean, total = k.real("tokens", 1, 9), k.real("mean"), k.real("total", 1, 30)
-    s, r = k.real("s", 1, 5), k.real("r", 1, 9)
+    tokens, mean, total = k.real("tokens", 0), k.real("mean"), _positive(k, "total")
+    s, r = k.real("s", 1), k.real("r", 1)
 
     def observe(module: ModuleType) -> Any:
         model = module.Bias()
@@ -270,7 +283,7 @@ def cross_entropy(k: Any) -> Callable[[ModuleType], Any]:
     """Up to 3 rows of up to 3 classes, each target or none."""
     rows, classes = k.choose("rows", (1, 2, 3)), k.choose("classes", (2, 3))
     targets = [k.choose(f"target {i}", (*range(classes), -100)) for i in range(rows)]
-    exps = [tuple(k.real(f"e{i}{j}", "1/8", 8) for j in range(classes)) for i in range(rows)]
+    exps = [tuple(_positive(k, f"e{i}{j}") for j in range(classes)) for i in range(rows)]
 
     def observe(module: ModuleType) -> Any:
         model = module.CrossEntropy()
@@ -342,8 +355,8 @@ RUNS: Mapping[str, tuple[Run, ...]] = {
         ("step", adamw("step"), "2 elements, 3 steps"),
         ("vectorised", adamw("vectorised"), "2 elements, 3 steps"),
     ),
-    "models/adamw/kernel.py": (("operations", kernel, "for all inputs in every rounding"),),
-    "models/tokens/window.py": (("windows", tokens, "up to 3 micro-batches of at most 5 tokens, 2 elements"),),
+    "models/adamw/kernel.py": (("operations", kernel, "for all inputs, in every rounding"),),
+    "models/tokens/window.py": (("windows", tokens, "up to 3 micro-batches of any counts, 2 elements"),),
     "models/tokens/scaling.py": (("steps", one_element, "3 steps of 1 element"),),
     "models/tokens/bias.py": (("error and bounds", bias, "up to 5 micro-batches"),),
     "models/systems/epochs.py": (("epochs", epochs, "up to 7 micro-batches with N up to 4, and 600 with 300"),),

@@ -47,21 +47,24 @@ def verdict(row: Result) -> str:
     return "refuted" if how == "holds" else how
 
 
-def document(rows: Iterable[Result], sources: Mapping[str, str]) -> dict[str, Any]:
-    """The document `gradproof-mutation/1`."""
+def document(rows: Iterable[Result], sources: Mapping[str, str], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The document `gradproof-mutation/1`. `seconds`: of each check, on the unmutated models."""
     ordered = sorted(rows, key=lambda r: (r["file"], r["line"], r["operator"], r["key"]))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    first: Counter[str] = Counter()
+    first: Counter[tuple[str, str]] = Counter()
     for row in ordered:
         counts[row["file"]][verdict(row)] += 1
         if not row["survived"]:
-            first[row["killers"][0]["check"]] += 1
+            first[row["file"], row["killers"][0]["check"]] += 1
     listed = [row for row in ordered if row["survived"]]
     return {
         "schema": "gradproof-mutation/1",
         "sources": dict(sources),
         "files": [{"file": f, **{how.replace(" ", "_"): n[how] for how in HOWS}} for f, n in sorted(counts.items())],
-        "checks": [{"check": name, "first": n} for name, n in sorted(first.items())],
+        "checks": [
+            {"file": file, "check": name, "first": n, "seconds": seconds[name]}
+            for (file, name), n in sorted(first.items())
+        ],
         "kept": [_kept(row) for row in listed],
     }
 
@@ -80,15 +83,10 @@ def markdown(found: Mapping[str, Any]) -> str:
     for row in found["files"]:
         numbers = [row[how.replace(" ", "_")] for how in HOWS]
         lines.append(_row([f"`{row['file']}`", sum(numbers), *numbers]))
-    lines += [
-        "",
-        "## By check",
-        "",
-        "How many mutants a check killed first; a sweep asks the likeliest killer first.",
-        "",
-    ]
-    lines += ["| check | first |", "|---|--:|"]
-    lines += [_row([row["check"], row["first"]]) for row in sorted(found["checks"], key=lambda r: -r["first"])]
+    lines += ["", "## By check", "", "How many mutants a check killed first; the likeliest killer is asked first.", ""]
+    lines += ["| file | check | first |", "|---|---|--:|"]
+    ordered = sorted(found["checks"], key=lambda r: (r["file"], -r["first"]))
+    lines += [_row([f"`{row['file']}`", row["check"], row["first"]]) for row in ordered]
     survivors = [row for row in found["kept"] if row["answer"] != "equivalent"]
     equal = [row for row in found["kept"] if row["answer"] == "equivalent"]
     lines += ["", "## Survivors", "", *(_told(survivors) or ["None."])]

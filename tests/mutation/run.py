@@ -67,20 +67,35 @@ def preload() -> None:
 def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a mutant's checks in their order until one kills it, or all of them with `every`.
 
-    `job`: root, path, text, checks (each with check, baseline, limit), loose, every. The result: killers, survived,
-    seconds, tried.
+    `job`: root, path, text, checks (each with check and, where it is known, baseline), loose, every. The result:
+    killers, survived, seconds, tried, and the checks that are `red` unmutated, which kill nothing.
     """
-    killers, tried, began = [], 0, time.monotonic()
+    killers, red, tried, began = [], [], 0, time.monotonic()
     for row in job["checks"]:
         tried += 1
-        texts = {job["path"]: job["text"]}
-        said = forked(partial(_answer, job["root"], row["check"], texts, row["limit"], job["loose"], ()), row["limit"])
-        if how := killed(row["baseline"], said):
+        before = row.get("baseline") or _kept_baseline(job["root"], row["check"])
+        if not green(row["check"], before):
+            red.append(row["check"]["id"])
+            continue
+        texts, limit = {job["path"]: job["text"]}, TIMES * before["cpu"] + MORE
+        said = forked(partial(_answer, job["root"], row["check"], texts, limit, job["loose"], ()), limit)
+        if how := killed(before, said):
             killers.append({"check": row["check"]["id"], "how": how, "clause": said["clause"], "why": said["reason"]})
             if not job.get("every"):
                 break
     seconds = round(time.monotonic() - began, 2)
-    return {"killers": killers, "survived": not killers, "tried": tried, "seconds": seconds}
+    return {"killers": killers, "survived": not killers, "tried": tried, "red": red, "seconds": seconds}
+
+
+_BASELINES: dict[tuple[str, str], dict[str, Any]] = {}
+"""Baselines that this process made itself, for jobs that bring none."""
+
+
+def _kept_baseline(root: str, check: Mapping[str, Any]) -> dict[str, Any]:
+    key = root, check["id"]
+    if key not in _BASELINES:
+        _BASELINES[key] = baseline(root, check, ())
+    return _BASELINES[key]
 
 
 def baseline(root: str, check: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:

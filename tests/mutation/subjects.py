@@ -154,13 +154,6 @@ def read(root: Path) -> Tree:
     return Tree(root, sources, checks, engine_digest())
 
 
-def sources(tree: Tree, paths: Iterable[str]) -> dict[str, str]:
-    """Digests of the files of the workspace that the answers on the mutants of some files rest on."""
-    modules = {m for path in paths for check in tree.noticing(path) for m in tree.closure(check)}
-    made = [tree.sources[m] for m in modules]
-    return {s.path: hashlib.sha256(s.text.encode()).hexdigest() for s in sorted(made, key=lambda s: s.path)}
-
-
 @cache
 def engine_digest() -> str:
     """Digest of the engine's text, as far as it answers these checks."""

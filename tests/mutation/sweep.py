@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation import run
+from tests.mutation.known import Known
 from tests.mutation.mutants import CodeMutant, mutants
 from tests.mutation.subjects import Tree, bare, loose_lines, module_of
 
 Result = dict[str, Any]
+UNKNOWN_SECONDS = 2.0
+"""What a check is taken to cost of which the document says nothing."""
 
 
 @dataclass
@@ -132,7 +135,11 @@ class Order:
 
 @dataclass
 class Sweep:
-    """The mutants of some files against every check that may notice them."""
+    """The mutants of some files against every check that may notice them.
+
+    `red`: checks that are not green on the unmutated models, which kill nothing. With `known` baselines are made as
+    they are needed, and the order begins with what the committed document says: for a sample.
+    """
 
     tree: Tree
     pool: Pool
@@ -141,22 +148,24 @@ class Sweep:
     order: Order = field(default_factory=Order)
     bases: dict[str, Result] = field(default_factory=dict)
     digests: dict[tuple[str, str], str] = field(default_factory=dict)
+    red: set[str] = field(default_factory=set)
+    known: Known | None = None
 
-    def measure(self, paths: Sequence[str], tell: Callable[[str], None] = print) -> None:
-        """Baselines of all checks of these files. Raises RuntimeError for a check that is not green unmutated."""
+    def measure(self, paths: Sequence[str]) -> None:
+        """Baselines of all checks of these files."""
         wanted = sorted({check.id for path in paths for check in self.tree.noticing(path)})
+        if self.known is not None:
+            self.order.kills.update(self.known.kills)
+            self.bases = {name: {"cpu": self.known.seconds.get(name, UNKNOWN_SECONDS)} for name in wanted}
+            return
         keys = {name: f"baseline {self.tree.digest(self.tree.checks[name])} {name}" for name in wanted}
         missing = [name for name in wanted if keys[name] not in self.memory.rows]
         calls = [self._baseline(name) for name in missing]
         for number, said in self.pool.each(calls):
             name = missing[number]
-            if not run.green(self.tree.checks[name].to_json(), said):
-                said["cpu"] = -1.0
-                tell(
-                    f"{name} is not green on the unmutated models and kills nothing: {said['outcome']} {said['reason']}"
-                )
             self.memory.keep({"key": keys[name], "check": name, **said})
         self.bases = {name: self.memory.rows[keys[name]] for name in wanted}
+        self.red = {name for name in wanted if not run.green(self.tree.checks[name].to_json(), self.bases[name])}
 
     def _baseline(self, name: str) -> Callable[[], tuple[Any, ...]]:
         paths = sorted({s.path for s in self.tree.sources.values() if s.path.startswith("models/")})
@@ -164,8 +173,8 @@ class Sweep:
 
     def may_notice(self, mutant: CodeMutant) -> list[str]:
         """Green checks that reach the mutated statement; for what runs at import, those that import the module."""
-        ids = [check.id for check in self.tree.noticing(mutant.path) if self.bases[check.id]["cpu"] >= 0]
-        if not mutant.statement:
+        ids = [check.id for check in self.tree.noticing(mutant.path) if check.id not in self.red]
+        if not mutant.statement or self.known is not None:
             return ids
         return [name for name in ids if mutant.statement in self.bases[name]["reached"].get(mutant.path, ())]
 
@@ -184,6 +193,7 @@ class Sweep:
         for number, said in self.pool.each(calls):
             mutant, ids = fresh[number], tried[number]
             done = ids[: said["tried"]]
+            self.red.update(said["red"])
             self.order.learn(mutant, done, [k["check"] for k in said["killers"]])
             about = {"key": self.key(mutant), "file": mutant.path, "operator": mutant.operator, "line": mutant.line}
             about |= {"within": mutant.within, "diff": mutant.diff(self.tree.sources[module_of(mutant.path)].text)}
@@ -242,10 +252,10 @@ class Sweep:
         """A mutant and its checks as plain data."""
         checks = []
         for name in ids:
-            base = self.bases[name]
-            limit = run.TIMES * base["cpu"] + run.MORE
-            said = {key: base[key] for key in ("outcome", "clause")}
-            checks.append({"check": bare(self.tree.checks[name]).to_json(), "baseline": said, "limit": limit})
+            row = {"check": bare(self.tree.checks[name]).to_json()}
+            if self.known is None:
+                row["baseline"] = {key: self.bases[name][key] for key in ("outcome", "clause", "cpu")}
+            checks.append(row)
         loose = {
             s.path: self._loose(s.path, mutant) for s in self.tree.sources.values() if s.path.startswith("models/")
         }
