@@ -229,9 +229,9 @@ def one_element(k: Any) -> Callable[[ModuleType], Any]:
     full = k.choose("everything set", (False, True)) or subject in ("AdamW", "SgdClipped")
     if full:
         given |= {
-            "beta2": k.real("beta2", 0, "9/10"),
-            "eps": k.real("eps", "1/1000", 1),
-            "decay": k.real("decay", 0, 1),
+            "beta2": _beta(k, "beta2"),
+            "eps": _positive(k, "eps"),
+            "decay": k.real("decay"),
         }
         given |= {"norm": _positive(k, "norm"), "nesterov": k.choose("nesterov", (False, True))}
     start = (k.real("w"), k.real("m"), k.real("v", 0))

@@ -160,7 +160,7 @@ def engine_digest() -> str:
     import gradproof
 
     package = Path(gradproof.__file__).parent
-    files = sorted(f for folder in ENGINE for f in (package / folder).rglob("*.py"))
+    files = sorted(f for folder in ENGINE for f in (package / folder).glob("*.py"))
     return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
 
 
