@@ -50,7 +50,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="keep the answers here, between runs")
     parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
     parser.add_argument("--seed", default="0")
-    parser.add_argument("--known", action="store_true", help="survivors that reports/mutation.json lists do not fail")
+    parser.add_argument(
+        "--known", action="store_true", help="files that reports/mutation.json lists; its survivors do not fail"
+    )
     parser.add_argument("--matrix", action="store_true", help="all killers of every mutant")
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--document", type=Path, help="write reports/mutation.json here")
@@ -63,7 +65,15 @@ def main(words: Sequence[str] | None = None) -> int:
     """The command."""
     given = options().parse_args(words)
     tree = read(given.workspace.resolve())
+    listed = known(tree.root) if given.known else None
     paths = given.only or (files(tree) if given.all else list(SIX))
+    if listed is not None:
+        unswept = [path for path in paths if path not in listed.files]
+        paths = [path for path in paths if path in listed.files]
+        print(
+            "".join(f"{path} is not in reports/mutation.json and is left out: make mutation\n" for path in unswept),
+            end="",
+        )
     made = [m for m in all_mutants(tree, paths) if m.within.startswith(given.within)]
     made = [m for m in made if m.operator.startswith(given.operator)]
     if given.sample is not None:
@@ -71,7 +81,6 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.list:
         print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
         return 0
-    listed = known(tree.root) if given.known else None
     with Pool(given.jobs) as pool:
         sweep = Sweep(tree, pool, Memory(given.json), given.matrix, known=listed)
         rows = swept(sweep, paths, made, given.quiet)

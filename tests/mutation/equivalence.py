@@ -119,7 +119,7 @@ def told_apart(run: Callable[[Any], Observe], original: ModuleType, mutant: Modu
         except _Skip:
             continue
         if said := difference(ours, theirs, kit.concrete.same):
-            return f"{said}, on {', '.join(f'{k} = {v}' for k, v in kit.values.items()) or 'no inputs'}"
+            return f"{said}, on {', '.join(f'{k} = {shown(v)}' for k, v in kit.values.items()) or 'no inputs'}"
         if not kit.values:
             break
     return ""
@@ -194,10 +194,16 @@ def difference(one: Any, two: Any, same: Callable[[Any, Any], Any]) -> str:
             return f"{at} and {place}"
         if is_number(a) and is_number(b) and not isinstance(a, bool) and not isinstance(b, bool):
             if not same(a, b):
-                return f"{at.lstrip('.')} is {a} and not {b}"
+                return f"{at.lstrip('.')} is {shown(a)} and not {shown(b)}"
         elif type(a) is not type(b) or a != b:
             return f"{at.lstrip('.')} is {a!r} and not {b!r}"
     return "" if len(ours) == len(theirs) else "their lengths"
+
+
+def shown(x: Any) -> str:
+    """A number, shortened where its fraction is long."""
+    text = str(x)
+    return f"about {float(x):.9g}" if isinstance(x, Fraction) and len(text) > 24 else text
 
 
 def is_number(x: Any) -> bool:

@@ -13,7 +13,9 @@ DOCUMENT = Path("reports/mutation.json")
 
 @dataclass(frozen=True)
 class Known:
-    """Kills by file and check, seconds by check, and the mutants that are listed as survivors or equivalent."""
+    """The files of the sweep, kills by file and check, seconds by check, and the survivors and equivalents listed."""
+
+    files: frozenset[str] = frozenset()
 
     kills: dict[tuple[str, str], int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -33,4 +35,5 @@ def known(root: Path) -> Known:
     found = json.loads(path.read_text(encoding="utf-8"))
     kills = {(row["file"], row["check"]): row["first"] for row in found["checks"]}
     seconds = {row["check"]: row["seconds"] for row in found["checks"]}
-    return Known(kills, seconds, frozenset(place(row) for row in found["kept"]))
+    files = frozenset(row["file"] for row in found["files"])
+    return Known(files, kills, seconds, frozenset(place(row) for row in found["kept"]))
