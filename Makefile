@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # A checkout starts as fast as an installed wheel, also where Python may not write its own bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j 2 src models symbolic
 
-.PHONY: verify test suite exhaustive check installed matrix soundness bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(COMPILE)
@@ -66,6 +66,17 @@ soundness: $(READY)
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)
 	$(BIN)/python -m tests.loops.sweep --jobs 2 --out docs/mutants.md
+
+# Every mutant of the six models through their checks, most of an hour; writes docs/mutation.md. What was answered is kept.
+MUTATION := $(BIN)/python -m tests.mutation --jobs 2
+mutation: $(READY)
+	mkdir -p build
+	$(MUTATION) --json build/mutation.jsonl --document reports/mutation.json --out docs/mutation.md
+
+# All killers of every mutant, and the checks that no mutant needs. Hours.
+mutation-matrix: $(READY)
+	mkdir -p build
+	$(MUTATION) --json build/mutation-matrix.jsonl --matrix
 
 # Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes. On a cluster:
 # make lemmas ENGINE="--engine dask --scheduler tcp://host:8786"

@@ -17,6 +17,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
     from gradproof.core.schemas.deterministic import DETERMINISTIC, Deterministic
     from gradproof.core.schemas.evidence import Evidence
+    from gradproof.core.schemas.mutation import MUTATION, Mutation
     from gradproof.core.schemas.studies import SCALING, SPEEDUP, TOKENS, Scaling, Speedup, Tokens
     from gradproof.core.schemas.sweep import SWEEP, Sweep
     from gradproof.extras.attest.manifest import BUNDLE, Manifest
@@ -32,6 +33,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "sweep.schema.json": (SWEEP, Sweep),
         "speedup.schema.json": (SPEEDUP, Speedup),
         "scaling.schema.json": (SCALING, Scaling),
+        "mutation.schema.json": (MUTATION, Mutation),
         "tokens.schema.json": (TOKENS, Tokens),
         "claims.schema.json": (CLAIMS, Claims),
         "diff.schema.json": (DIFF, Diff),

@@ -26,6 +26,7 @@ KINDS = (
     "kernels",
     "list",
     "merge",
+    "mutation",
     "plan-batch",
     "report",
     "rounding",
@@ -41,6 +42,7 @@ SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)
 DOCUMENTS = (
     "reports/rounding.json", "reports/kernels/cpu.json", "reports/kernels/cuda.json", "reports/deterministic.json",
     "reports/tokens.json", "reports/sweep.json", "reports/speedup.json", "reports/scaling.json",
+    "reports/mutation.json",
 )  # fmt: skip
 NEEDED = ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", ".ci/run", *SCHEMAS)
 BINARY = (".png", ".jpg", ".gz", ".whl")

@@ -25,7 +25,10 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Study:
-    """A document of a training system: its shape, the modules that make it, and the folders that they may reach."""
+    """A document of a training system: its shape, the modules that make it, and the folders that they may reach.
+
+    A module `name.*` stands for every module of that folder.
+    """
 
     file: str
     shape: str
@@ -65,7 +68,17 @@ SCALING = Study(
     ("models.speed.large_batch", "models.sampling.measured", "gradproof.extras.studies.scaling"), MEASURED,
     "python -m gradproof.extras.studies.scaling --out reports/scaling.json --plot docs/scaling.svg",
 )  # fmt: skip
-TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING)
+MUTATION = Study(
+    "mutation.json", "gradproof.core.schemas.mutation:Mutation",
+    (
+        "models.accumulation.loop", "models.accumulation.window_bugs", "models.adamw.model", "models.adamw.kernel",
+        "models.tokens.window", "models.tokens.scaling", "models.tokens.bias", "models.tokens.cross_entropy",
+        "models.systems.epochs", "symbolic.*",
+    ),
+    ("models", "symbolic"),
+    "make mutation",
+)  # fmt: skip
+TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING, MUTATION)
 
 
 def places(workspace: Workspace) -> list[Path]:
@@ -104,7 +117,11 @@ def sources_of(study: Study, workspace: Workspace) -> dict[str, str]:
     """Digests of the files that make a document in a workspace. Raises OSError, SyntaxError and UnicodeDecodeError."""
     from gradproof.evidence.source_digests import closure
 
-    return closure(workspace.root, study.starts, study.folders)
+    starts = [name for name in study.starts if not name.endswith(".*")]
+    for folder in (name.removesuffix(".*") for name in study.starts if name.endswith(".*")):
+        found = sorted((workspace.root / folder.replace(".", "/")).rglob("*.py"))
+        starts += [".".join(path.relative_to(workspace.root).with_suffix("").parts) for path in found]
+    return closure(workspace.root, starts, study.folders)
 
 
 def settled(study: Study, workspace: Workspace, then: Mapping[str, str]) -> Mapping[str, str]:
@@ -124,7 +141,18 @@ def training(workspace: Workspace) -> list[dict[str, str]]:
         if found or makes(study, workspace):
             status, reason = status_of(study, workspace, found[0] if found else None)
             rows.append({"name": study.file, "status": status, "reason": reason})
+            if study is MUTATION and found and status in (FRESH, STALE):
+                rows += mutated(found[0], status)
     return rows
+
+
+def mutated(path: Path, status: str) -> list[dict[str, str]]:
+    """A row for each model of the document of mutants: how many were killed, are equivalent, and survived."""
+    from gradproof.core.schemas.base import read
+    from gradproof.core.schemas.mutation import Mutation
+
+    found = read(path, Mutation).files
+    return [{"name": f"{path.name}, {row.file}", "status": status, "reason": row.words()} for row in found]
 
 
 def makes(study: Study, workspace: Workspace) -> bool:

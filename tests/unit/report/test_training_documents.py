@@ -66,6 +66,15 @@ def test_a_document_is_fresh_until_a_file_changes(name: str, tmp_path: Path) -> 
         assert "python -m" in reason
 
 
+def test_the_mutants_have_a_row_for_each_model(tmp_path: Path) -> None:
+    data = committed("mutation.json")
+    assert status(tmp_path, "mutation.json", data)[0] == "fresh"
+    rows = {r["name"]: r["reason"] for r in studies.training(Workspace(ROOT, tmp_path / "reports"))}
+    for row in data["files"]:
+        total = sum(row[how] for how in ("refuted", "not_green", "equivalent", "survived"))
+        assert rows[f"mutation.json, {row['file']}"].startswith(f"{total} mutants: {row['refuted']} refuted")
+
+
 FORGED: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "no sources": ("tokens.json", lambda d: d.pop("sources")),
     "a digest that is none": ("tokens.json", lambda d: d["sources"].update({"models/tokens/window.py": "abc"})),
@@ -86,6 +95,8 @@ FORGED: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "a late run beside another": ("tokens.json", lambda d: d["late"]["runs"][1].update(late_with=0.1)),
     "a first step too few": ("tokens.json", lambda d: d["first_step"]["runs"].pop()),
     "an unknown key": ("tokens.json", lambda d: d.update(grade="A")),
+    "a survivor that is not listed": ("mutation.json", lambda d: d["files"][0].update(survived=99)),
+    "a kill by no check": ("mutation.json", lambda d: d["checks"].pop()),
     "no sources of a comparison": ("deterministic.json", lambda d: d.pop("sources")),
     "another comparison": ("deterministic.json", lambda d: d["compared"].update(slower=9.0)),
 }
@@ -145,7 +156,7 @@ def test_a_document_of_no_source_is_refused(tmp_path: Path) -> None:
         settled(TOKENS, nowhere, sources_of(TOKENS, nowhere))
 
 
-@pytest.mark.parametrize("file", ["tokens.json", "deterministic.json", "sweep.json", "speedup.json", "scaling.json"])
+@pytest.mark.parametrize("file", [study.file for study in TRAINING])
 def test_a_committed_document_names_its_sources(file: str) -> None:
     assert len(committed(file)["sources"]) > 3
 

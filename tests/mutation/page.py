@@ -1,0 +1,115 @@
+"""What a sweep found: `reports/mutation.json`, and `docs/mutation.md` made of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tests.mutation.field_operators import OPERATORS
+
+Result = Mapping[str, Any]
+
+HOWS = ("refuted", "not green", "equivalent", "survived")
+COLUMNS = ("file", "mutants", *HOWS)
+
+INTRO = """# Mutants by machine
+
+`make mutation` changes the models, one place at a time, and asks the checks of the contracts. A mutant is **killed**
+when a check answers otherwise than on the unmutated models. **refuted**: the check found a counterexample, or an
+expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, or took four times as
+long; a gate fails on that too. **equivalent**: no check kills it, and everything observable is shown to be the same,
+within the bounds that are stated. **survived**: the rest.
+
+The operators are those of [cosmic-ray](https://cosmic-ray.readthedocs.io) and these:
+"""
+
+LEFT_OUT = """## What is not mutated
+
+| class | why |
+|---|---|
+| docstrings, annotations, arguments of decorators, messages of exceptions, names of types | only people read them |
+| `strict=` of zip | it only raises where lengths differ, and `zip` alone would be silent |
+| seeded bugs, their registries, empty bodies | they are wrong on purpose; no check has them as a subject |
+| definitions that no check's subject uses | nothing is claimed of them |
+| cosmic-ray's VariableReplacer and VariableInserter | a configuration names their variables; `other_field` does that |
+| the reason (`why`) in an entry of the window table | only people read it; its obligation is mutated |
+
+Two mutants with the same syntax tree are one. The third time (`late_` operators) counts on one instance of a model.
+"""
+
+
+def verdict(row: Result) -> str:
+    """One of HOWS."""
+    if row["survived"]:
+        return "equivalent" if row.get("equivalence", {}).get("answer") == "equivalent" else "survived"
+    how = str(row["killers"][0]["how"])
+    return "refuted" if how == "holds" else how
+
+
+def document(rows: Iterable[Result], sources: Mapping[str, str], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The document `gradproof-mutation/1`. `seconds`: of each check, on the unmutated models."""
+    ordered = sorted(rows, key=lambda r: (r["file"], r["line"], r["operator"], r["key"]))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    first: Counter[tuple[str, str]] = Counter()
+    for row in ordered:
+        counts[row["file"]][verdict(row)] += 1
+        if not row["survived"]:
+            first[row["file"], row["killers"][0]["check"]] += 1
+    listed = [row for row in ordered if row["survived"]]
+    return {
+        "schema": "gradproof-mutation/1",
+        "sources": dict(sources),
+        "files": [{"file": f, **{how.replace(" ", "_"): n[how] for how in HOWS}} for f, n in sorted(counts.items())],
+        "checks": [
+            {"file": file, "check": name, "first": n, "seconds": seconds[name]}
+            for (file, name), n in sorted(first.items())
+        ],
+        "kept": [_kept(row) for row in listed],
+    }
+
+
+def _kept(row: Result) -> dict[str, Any]:
+    said = row.get("equivalence", {"answer": "undecided", "why": "it was not asked"})
+    names = {name: row[name] for name in ("key", "file", "line", "within", "operator", "diff")}
+    return {**names, "answer": said["answer"], "why": said["why"]}
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """docs/mutation.md."""
+    lines = [INTRO, "| operator | what it does |", "|---|---|"]
+    lines += [f"| `{o.__name__}` | {(o.__doc__ or '').strip()} |" for o in OPERATORS]
+    lines += ["", "## By file", "", _row(COLUMNS), "|---" + "|--:" * (len(COLUMNS) - 1) + "|"]
+    for row in found["files"]:
+        numbers = [row[how.replace(" ", "_")] for how in HOWS]
+        lines.append(_row([f"`{row['file']}`", sum(numbers), *numbers]))
+    lines += ["", "## By check", "", "How many mutants a check killed first; the likeliest killer is asked first.", ""]
+    lines += ["| file | check | first |", "|---|---|--:|"]
+    ordered = sorted(found["checks"], key=lambda r: (r["file"], -r["first"]))
+    lines += [_row([f"`{row['file']}`", row["check"], row["first"]]) for row in ordered]
+    survivors = [row for row in found["kept"] if row["answer"] != "equivalent"]
+    equal = [row for row in found["kept"] if row["answer"] == "equivalent"]
+    lines += ["", "## Survivors", "", *(_told(survivors) or ["None."])]
+    lines += ["", "## Equivalent", "", *(_told(equal) or ["None."])]
+    return "\n".join([*lines, "", LEFT_OUT])
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        lines += [
+            f"`{row['file']}:{row['line']}` {row['within']}, {row['operator']}: {row['answer']}, {row['why']}",
+            "",
+        ]
+        lines += ["```diff", row["diff"], "```", ""]
+    return lines
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def redundant(rows: Iterable[Result], checks: Iterable[str]) -> list[str]:
+    """Checks without which, one at a time, no mutant survives: from rows with every killer."""
+    alone = {row["killers"][0]["check"] for row in rows if len({k["check"] for k in row["killers"]}) == 1}
+    return sorted(set(checks) - alone)

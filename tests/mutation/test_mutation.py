@@ -1,0 +1,306 @@
+"""The tool itself: what it mutates, that wrong mutants die and the original lives, and that it can say `different`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cosmic_ray.plugins
+import parso
+import pytest
+from cosmic_ray.mutating import mutate_code
+
+from gradproof.core.schemas.mutation import Mutation
+from tests.mutation import page, run
+from tests.mutation.mutants import NEEDS_ARGUMENTS, CodeMutant, library, mutants
+from tests.mutation.subjects import SIX, Source, Tree, files, module_of, read, subject_names
+from tests.mutation.sweep import Memory, Sweep, drawn
+
+ROOT = Path(__file__).resolve().parents[2]
+ADAMW, EPOCHS, TABLE = "models/adamw/model.py", "models/systems/epochs.py", "models/accumulation/window.py"
+
+
+@cache
+def tree() -> Tree:
+    return read(ROOT)
+
+
+@cache
+def made(path: str) -> tuple[CodeMutant, ...]:
+    return tuple(mutants(tree(), path))
+
+
+def answered(code: str) -> Any:
+    """What a fresh process prints as JSON: the solvers are not imported by the process that runs the tests."""
+    variables = {**os.environ, "PYTHONHASHSEED": "0"}
+    head = f"import json\nfrom tests.mutation import run\nROOT = {str(ROOT)!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + code], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+JOB = """
+from tests.mutation.subjects import bare, read
+from pathlib import Path
+tree = read(Path(ROOT))
+path, old, new = {of!r}
+text = (Path(ROOT) / path).read_text()
+assert old in text
+check = bare(tree.checks[{check!r}]).to_json() | {more!r}
+run.preload()
+job = dict(root=ROOT, path=path, text=text.replace(old, new), checks=[dict(check=check)], loose=dict())
+print(json.dumps(run.run_job(job)))
+"""
+
+
+def judged(old: str, new: str, check: str = "KANI-AW-007", **more: str) -> Any:
+    """The result of one change of AdamW before one check."""
+    return answered(JOB.format(of=(ADAMW, old, new), check=check, more=more))
+
+
+# -- What is mutated
+
+
+def test_the_seeded_bugs_are_no_subjects() -> None:
+    assert subject_names(tree(), "models/adamw/kernel.py") == ["Kernel"]
+    assert "AdamW" in subject_names(tree(), ADAMW)
+    assert "Empty" not in subject_names(tree(), ADAMW)
+    assert "BROKEN" not in subject_names(tree(), "models/accumulation/window_bugs.py")
+    assert {"TABLE", "SYNCHRONISING", "SCHEDULING"} <= {*subject_names(tree(), "models/accumulation/window_bugs.py")}
+    assert set(SIX) < set(files(tree()))
+
+
+def test_every_operator_of_the_field_makes_a_mutant() -> None:
+    found = {m.operator for path in SIX for m in made(path)}
+    from tests.mutation.field_operators import OPERATORS
+
+    assert {operator.__name__ for operator in OPERATORS} <= found
+
+
+LOOP = "models/accumulation/loop.py"
+FIELD = (
+    (LOOP, "first_value", 'self.__dict__.setdefault("first_value"'),
+    (LOOP, "late_condition", "(False) if self.__dict__.update(times="),
+    (LOOP, "late_statement", "(None) if self.__dict__.update(times="),
+    (LOOP, "drop_statement", "+            pass"),
+    (ADAMW, "first_element", "self.moved(0, p, "),
+    (ADAMW, "first_element", "self.update(m, list(v_hat)[0], hyper)"),
+    (ADAMW, "other_field", "g * (1 - hyper.beta2)"),
+    (ADAMW, "drop_term", "return (p * (1 - hyper.rate * hyper.decay))"),
+    (TABLE, "table_entry", '(_S.OPEN, _E.ZERO): Breaks("GA-INV-003", "another reason")'),
+)
+
+
+@pytest.mark.parametrize(("path", "operator", "text"), FIELD, ids=lambda x: str(x)[:40])
+def test_an_operator_of_the_field_makes_this(path: str, operator: str, text: str) -> None:
+    original = (ROOT / path).read_text(encoding="utf-8")
+    assert any(text in m.diff(original) for m in made(path) if m.operator == operator)
+
+
+def test_an_entry_of_the_table_is_not_replaced_by_its_own_obligation() -> None:
+    original = (ROOT / TABLE).read_text(encoding="utf-8")
+    diffs = [m.diff(original) for m in made(TABLE) if m.operator == "table_entry" and "(_S.OPEN, _E.ZERO)" in m.text]
+    assert not any('+    (_S.OPEN, _E.ZERO): Breaks("GA-INV-002"' in diff for diff in diffs)
+
+
+def test_nothing_that_only_people_read_is_mutated() -> None:
+    for path in (ADAMW, EPOCHS):
+        original = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        for mutant in made(path):
+            changed = [line for line in mutant.diff("\n".join(original)).splitlines() if line.startswith("-")]
+            assert changed
+            assert not all('"""' in line for line in changed)
+
+
+def test_no_two_mutants_are_one() -> None:
+    texts = [m.text for m in made(ADAMW)]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_library_is_asked_as_it_asks_itself() -> None:
+    text = "def f(a, b):\n    if not a > 1:\n        return a - b\n    for x in b:\n        pass\n    return -a\n"
+    source = Source("models/x.py", text, ast.parse(text))
+    ours = sorted((operator, made) for operator, _, made in library(source))
+    theirs = []
+    for name in cosmic_ray.plugins.operator_names():
+        if not name.endswith(NEEDS_ARGUMENTS):
+            operator, occurrence = cosmic_ray.plugins.get_operator(name)(), 0
+            while (changed := mutate_code(text, operator, occurrence)) is not None:
+                theirs.append((name.rpartition("/")[2], changed))
+                occurrence += 1
+    assert parso.parse(text).get_code() == text
+    assert [(n, "".join(t.split())) for n, t in ours] == [(n, "".join(t.split())) for n, t in sorted(theirs)]
+
+
+# -- How a mutant is judged
+
+
+def test_a_wrong_mutant_is_refuted() -> None:
+    said = judged("return value / (1 - power)", "return value / (1 + power)")
+    assert (said["survived"], said["killers"][0]["how"]) == (False, "refuted")
+
+
+def test_a_mutant_that_crashes_is_not_green() -> None:
+    said = judged("return value / (1 - power)", "return value.missing")
+    assert (said["survived"], said["killers"][0]["how"]) == (False, "not green")
+
+
+def test_the_original_lives() -> None:
+    said = judged("return value / (1 - power)", "return value / (1 - power)")
+    assert (said["survived"], said["killers"], said["red"]) == (True, [], [])
+
+
+def test_a_mutant_that_never_ends_is_ended() -> None:
+    said = judged("return value / (1 - power)", "return [value for _ in iter(int, 1)]")
+    assert (said["survived"], said["killers"][0]["how"]) == (False, "not green")
+
+
+def test_a_check_that_is_not_green_unmutated_kills_nothing() -> None:
+    said = judged("return value / (1 - power)", "return value", expect="refuted")
+    assert (said["killers"], said["red"]) == ([], ["KANI-AW-007"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "how"),
+    [
+        (("HOLDS", ""), ("HOLDS", ""), ""),
+        (("HOLDS", ""), ("REFUTED", "X"), "refuted"),
+        (("HOLDS", ""), ("TIMEOUT", ""), "not green"),
+        (("REFUTED", "X"), ("REFUTED", "X"), ""),
+        (("REFUTED", "X"), ("REFUTED", "Y"), "refuted"),
+        (("REFUTED", "X"), ("HOLDS", ""), "holds"),
+    ],
+)
+def test_another_answer_kills(before: tuple[str, str], after: tuple[str, str], how: str) -> None:
+    assert run.killed(*({"outcome": o, "clause": c} for o, c in (before, after))) == how
+
+
+# -- Equivalence
+
+EQUAL = """
+from pathlib import Path
+text = (Path(ROOT) / {path!r}).read_text()
+assert {old!r} in text
+print(json.dumps(run.equivalent(ROOT, {path!r}, text.replace({old!r}, {new!r}))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "answer"),
+    [
+        (EPOCHS, "(held == n)", "(held >= n)", "equivalent"),
+        (EPOCHS, "(held == n)", "(held > n)", "different"),
+        (EPOCHS, "(held == n)", "(held is n)", "different"),
+        ("models/adamw/kernel.py", "m + weight * (g - m)", "(g - m) * weight + m", "equivalent"),
+        ("models/adamw/kernel.py", "m + weight * (g - m)", "m + weight * g - weight * m", "different"),
+        ("models/tokens/cross_entropy.py", "sum(exps[1:], exps[0])", "sum(exps[:-1], exps[-1])", "equivalent"),
+        ("models/tokens/cross_entropy.py", "sum(exps[1:], exps[0])", "sum(exps[1:], exps[1])", "different"),
+        (TABLE, "(_S.OPEN, _E.END): _UNAPPLIED", "(_S.OPEN, _E.END): _S.OPEN", "different"),
+        ("models/tokens/bias.py", "2 * (s - 1) / (s + 1)", "(2 * s - 2) / (s + 1)", "equivalent"),
+        (
+            "models/tokens/bias.py",
+            "2 * (s - 1) / (s + 1)",
+            "(2 * (s - 1) / (s + 1) if s * 1000 != 3141 else 0)",
+            "different",
+        ),
+        ("models/systems/tails.py", "return", "return", "undecided"),
+    ],
+    ids=str,
+)
+def test_equivalence_says(path: str, old: str, new: str, answer: str) -> None:
+    said = answered(EQUAL.format(path=path, old=old, new=new))
+    assert (said["answer"], bool(said["why"])) == (answer, True)
+
+
+# -- Resuming, drawing, the page
+
+
+class NoPool:
+    """Answers as if each mutant survived its checks, and counts."""
+
+    asked = 0
+
+    def each(self, calls: Iterable[Callable[[], tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
+        for number, make in enumerate(calls):
+            name, *of = make()
+            self.asked += 1
+            if name == "baseline":
+                yield (
+                    number,
+                    {"outcome": "HOLDS", "clause": "", "cpu": 0.1, "reason": "", "reached": {EPOCHS: list(range(200))}},
+                )
+            else:
+                checks = of[0]["checks"]
+                yield number, {"killers": [], "survived": True, "tried": len(checks), "red": [], "seconds": 0.0}
+
+
+def test_what_was_answered_is_not_asked_again_until_something_changes(tmp_path: Path) -> None:
+    chosen, pool = made(EPOCHS)[:3], NoPool()
+
+    def sweep() -> list[Any]:
+        one = Sweep(tree(), pool, Memory(tmp_path / "rows.jsonl"))  # type: ignore[arg-type]
+        one.measure([EPOCHS])
+        return list(one.results(chosen))
+
+    first = sweep()
+    asked = pool.asked
+    assert asked == len(tree().noticing(EPOCHS)) + 3
+    assert [m for m, _ in sweep()] == [m for m, _ in first]
+    assert pool.asked == asked
+    stale = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in stale:
+        row["rests"] = dict.fromkeys(row.get("rests", ()), "another text")
+    stale_lines = "".join(json.dumps(row) + "\n" for row in stale)
+    (tmp_path / "rows.jsonl").write_text(stale_lines, encoding="utf-8")
+    sweep()
+    assert pool.asked == asked + 3
+
+
+def test_a_sample_has_all_files_and_is_drawn_again_by_its_seed() -> None:
+    rows = [*made(EPOCHS), *made(ADAMW)]
+    one, again, other = (drawn(rows, 12, seed) for seed in ("a", "a", "b"))
+    assert one == again != other
+    assert {m.path for m in one} == {EPOCHS, ADAMW}
+    assert len(drawn(rows, 10**6, "a")) == len(rows)
+
+
+def row(path: str, killers: list[tuple[str, str]], answer: str = "") -> dict[str, Any]:
+    """A result as a sweep makes it."""
+    found = [{"check": name, "how": how, "clause": "", "why": ""} for name, how in killers]
+    about = {"key": path, "file": path, "line": 1, "within": "f", "operator": "drop_term", "diff": "-a\n+b"}
+    return {**about, "killers": found, "survived": not found, "equivalence": {"answer": answer, "why": "bounds"}}
+
+
+def test_the_document_counts_each_mutant_once_and_the_page_lists_what_is_left() -> None:
+    rows = [
+        row("models/a.py", [("K-1", "refuted"), ("K-2", "refuted")]),
+        row("models/a.py", [("K-1", "not green")]),
+        row("models/a.py", [("K-2", "holds")]),
+        row("models/a.py", [], "equivalent"),
+        row("models/b.py", [], "different"),
+    ]
+    made = page.document(rows, {}, {"K-1": 1.0, "K-2": 0.5})
+    Mutation.model_validate(made, strict=False)
+    assert made["files"] == [
+        {"file": "models/a.py", "refuted": 2, "not_green": 1, "equivalent": 1, "survived": 0},
+        {"file": "models/b.py", "refuted": 0, "not_green": 0, "equivalent": 0, "survived": 1},
+    ]
+    text = page.markdown(made)
+    survivors, equal = text.partition("## Survivors")[2].split("## Equivalent")
+    assert ("models/b.py" in survivors, "models/a.py" in survivors) == (True, False)
+    assert "models/a.py" in equal
+    assert page.redundant(rows[:3], ["K-1", "K-2", "K-3"]) == ["K-3"]
+    assert page.redundant(rows[:1], ["K-1", "K-2"]) == ["K-1", "K-2"]
+
+
+def test_the_module_of_a_file() -> None:
+    assert module_of("models/tokens/__init__.py") == "models.tokens"
