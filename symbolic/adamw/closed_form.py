@@ -208,5 +208,6 @@ class LaterStep:
             for added, powers in ((held, self.powers), (more, self.next))
         )
         state = State(tuple(x.m for x in before), tuple(x.v for x in before), *self.powers)
+        k.scenario(hyper, state, params=self.weights, grads=self.grads)
         done = make(subject, form, self.weights, self.grads, state, hyper)
         pinned(k, f"{form}, a later step", done, self.weights, want, hyper)
