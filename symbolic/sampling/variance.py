@@ -16,11 +16,16 @@ CLAUSE = "GA-VAR-001"
 
 def variance_of_a_window(k: Any, subject: Any) -> None:
     """GA-VAR-001: E G = the population's mean and E (G - mean)^2 = sigma^2 / B, for every population of the size."""
-    count, size, n = k.upto("population"), k.upto("samples"), k.upto("micro_batches")
+    count = k.upto("population")
+    sizes, most = (
+        product(range(1, k.bound("samples") + 1), range(1, k.bound("micro_batches") + 1)),
+        k.bound("sequences"),
+    )
+    size, n = k.choose("size and N", [(m, windows) for m, windows in sizes if count ** (m * windows) <= most])
     gradients = k.reals("g", count, None, None)
     center = mean(gradients)
     places = list(product(range(count), repeat=size * n))
-    found = [subject.run(gradients, draws, size, n) for draws in places]
+    found = [subject.run(gradients, [count * (i % 3) + place for i, place in enumerate(d)], size, n) for d in places]
     k.check(CLAUSE, all(g is not None for g in found), "a gradient is accumulated")
     k.cover("gradients that differ", gradients[0] != gradients[-1])
     k.cover("several micro-batches of several samples", size > 1 and n > 1 and count > 2)
