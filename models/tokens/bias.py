@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.registry import Mutant, registered
+from models.registry import CROSSING, Mutant, registered
 
 Number = Any
 
@@ -97,7 +97,7 @@ _ROWS = [
     ("half_and_half", "GA-TOK-002", "torchtitan#2206", HalfAndHalf),
     ("one_outlier", "GA-TOK-002", "transformers#34191", OneOutlier),
     ("sum_of_means", "GA-TOK-002", "mlx-lm#1413", SumOfMeans),
-    ("half_error", "GA-TOK-002", "torchtitan#2206", HalfError),
+    ("half_error", "GA-TOK-002", CROSSING, HalfError),
 ]
 
 BIAS_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

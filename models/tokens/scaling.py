@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradproof.harness import sqrt
-from models.registry import Mutant, registered
+from models.registry import CROSSING, Mutant, registered
 
 Number = Any
 
@@ -184,7 +184,7 @@ _ROWS = [
     ("unclipped", "GA-LR-001", "nanoGPT#168", Sgd),
     ("sgd_decay", "GA-LR-001", "keras#19990", SgdDecay),
     ("sgd_clipped", "GA-LR-001", "nanoGPT#168", SgdClipped),
-    ("clipped_above", "GA-LR-001", "nanoGPT#168", SgdClippedAbove),
+    ("clipped_above", "GA-LR-001", CROSSING, SgdClippedAbove),
     ("coupled_decay", "GA-LR-001", "pytorch#41679", CoupledDecay),
     ("adam_clipped", "GA-LR-001", "nanoGPT#168", AdamClipped),
     ("keeps_eps", "GA-LR-001", "nanochat#304", KeepsEps),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from models.registry import Mutant, registered
+from models.registry import CROSSING, Mutant, registered
 from models.tokens.window import FixedConstant, Number, TokenBatch, TokenStep, TokenWindow, Vector, Window
 
 
@@ -162,13 +162,13 @@ _ROWS = [
     ("counts_ignored", "GA-TOK-001", "composer#3273", CountsIgnored),
     ("no_guard", "GA-TOK-001", "pytorch#116349", NoGuard),
     ("steps_on_nothing", "GA-TOK-001", "mlx-lm#1413", StepsOnNothing),
-    ("first_window_counts", "GA-TOK-001", "LlamaFactory#6639", FirstWindowCounts),
-    ("next_window_counts", "GA-TOK-001", "transformers#34191", NextWindowCounts),
-    ("guard_once", "GA-TOK-001", "pytorch#116349", GuardOnce),
-    ("fixed_from_third", "GA-TOK-001", "torchtune#1875", FixedFromThird),
-    ("stale_weights", "GA-TOK-001", "transformers#34191", StaleWeights),
+    ("first_window_counts", "GA-TOK-001", CROSSING, FirstWindowCounts),
+    ("next_window_counts", "GA-TOK-001", CROSSING, NextWindowCounts),
+    ("guard_once", "GA-TOK-001", CROSSING, GuardOnce),
+    ("fixed_from_third", "GA-TOK-001", CROSSING, FixedFromThird),
+    ("stale_weights", "GA-TOK-001", CROSSING, StaleWeights),
     ("missing_scale", "GA-TOK-002", "nanoGPT#206", MissingScale),
-    ("filled_only", "GA-TOK-002", "transformers#34191", FilledOnly),
+    ("filled_only", "GA-TOK-002", CROSSING, FilledOnly),
     ("divided_twice", "GA-TOK-002", "Megatron-LM#4590", DividedTwice),
     ("summed_tokens", "GA-TOK-002", "torchtune#1917", SummedTokens),
 ]

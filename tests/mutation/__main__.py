@@ -18,6 +18,7 @@ from typing import Any
 
 from gradproof.core.workspace import Workspace
 from gradproof.report.studies import MUTATION, sources_of
+from tests.mutation.elsewhere import Elsewhere
 from tests.mutation.known import known, place
 from tests.mutation.mutants import CodeMutant
 from tests.mutation.page import HOWS, document, markdown, redundant, verdict
@@ -47,6 +48,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--within", default="", help="only definitions that begin so, as AdamW.step")
     parser.add_argument("--operator", default="", help="only operators that begin so")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a dask cluster, instead of --jobs here")
     parser.add_argument("--json", type=Path, help="keep the answers here, between runs")
     parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
     parser.add_argument("--seed", default="0")
@@ -81,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.list:
         print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
         return 0
-    with Pool(given.jobs) as pool:
+    with Elsewhere(tree.root, given.scheduler) if given.scheduler else Pool(given.jobs) as pool:
         sweep = Sweep(tree, pool, Memory(given.json), given.matrix, known=listed)
         rows = swept(sweep, paths, made, given.quiet)
     if given.matrix:

@@ -118,36 +118,33 @@ def loops(k: Any) -> Callable[[ModuleType], Any]:
     """Each event in each state and memory that a loop reaches: what it refuses, where it leads, what is remembered."""
 
     def observe(module: ModuleType) -> Any:
-        names = ("TABLE", "SYNCHRONISING", "SCHEDULING", "BLIND")
         found = {}
-        for name, skips, scaled in product(names, (False, True), (False, True)):
-            found[name, skips, scaled] = list(_moves(module, getattr(module, name), skips, scaled))
+        for name, scaled in product(("TABLE", "SYNCHRONISING", "SCHEDULING", "AFTER_EVERY_ATTEMPT"), (False, True)):
+            found[name, scaled] = list(_moves(module, getattr(module, name), scaled))
             found[f"{name} tail"] = getattr(module, name).tail_completes
         return found
 
     return observe
 
 
-def _moves(module: ModuleType, loop: Any, skips: bool, scaled: bool) -> Any:
-    start = (module.State.CLEAN, (("summed", 0), ("skipped", 0)))
+def _moves(module: ModuleType, loop: Any, scaled: bool) -> Any:
+    start = (module.State.CLEAN, 0)
     stack, seen = [start], {start}
     while stack:
-        state, memory = stack.pop()
-        for event in module.Event:
-            for last in (False, True):
-                now = dict(memory)
-                refused = [
-                    str(r.broken.obligation)
-                    for r in loop.refusals
-                    if r.event is event and state in r.states and (r.memory is None or now[r.memory[0]] == r.memory[1])
-                ]
-                after = loop.advance(state, event, last=last, scaled=scaled)
-                kept = tuple((name, loop.remember(name, now[name], event, skips)) for name in now)
-                wrong = getattr(after, "obligation", "")
-                yield str(state), memory, str(event), last, refused, wrong or str(after), kept
-                if not refused and not wrong and (after, kept) not in seen:
-                    seen.add((after, kept))
-                    stack.append((after, kept))
+        state, summed = stack.pop()
+        for event, last in product(module.Event, (False, True)):
+            refused = [
+                str(r.broken.obligation)
+                for r in loop.refusals
+                if r.event is event and state in r.states and r.summed in (None, summed)
+            ]
+            after = loop.advance(state, event, last=last, scaled=scaled)
+            kept = loop.remember(summed, event)
+            wrong = getattr(after, "obligation", "")
+            yield str(state), summed, str(event), last, refused, wrong or str(after), kept
+            if not refused and not wrong and (after, kept) not in seen:
+                seen.add((after, kept))
+                stack.append((after, kept))
 
 
 # -- AdamW
@@ -195,9 +192,9 @@ def adamw_parts(k: Any) -> Callable[[ModuleType], Any]:
         model, h = module.AdamW(), module.Hyper(**hyper)
         state = module.State((a, b), (b, a), power, power)
         found = []
-        for i in range(3):
+        for _ in range(3):
             found += [model.first(a, b, h), model.second(a, b, h), model.corrected(a, power), model.powers(state, h)]
-            found += [model.moved(i, a, b, h), model.gradient((a,), (b,), h), model.advance((a, b), state, h)]
+            found += [model.moved(a, b, h), model.gradient((a,), (b,), h), model.advance((a, b), state, h)]
         return [*found, module.State((a,), (b,)), module.fresh(3)]
 
     return observe
@@ -207,8 +204,9 @@ def adamw_parts(k: Any) -> Callable[[ModuleType], Any]:
 
 
 def tokens(k: Any) -> Callable[[ModuleType], Any]:
-    """A window of up to 3 micro-batches with 2 elements."""
+    """Up to 3 micro-batches with 2 elements, in windows of one to three."""
     count = k.choose("micro-batches", (1, 2, 3))
+    size = k.choose("K", tuple(range(1, count + 1)))
     subject = k.choose("subject", ("TokenWindow", "WeightedMeans", "FixedConstant"))
     rows = [(_vector(k, f"g{i}", 2), k.int(f"valid {i}", 0), k.int(f"ignored {i}", 0)) for i in range(count)]
     params, rate = _vector(k, "p", 2), k.real("rate")
@@ -216,8 +214,7 @@ def tokens(k: Any) -> Callable[[ModuleType], Any]:
     def observe(module: ModuleType) -> Any:
         window = [module.TokenBatch(*row) for row in rows]
         model = getattr(module, subject)()
-        found = [model.run(params, window, rate), model.run(params, window), model.skips(window)]
-        return [*found, model.normaliser(window), module.TokenBatch(*rows[0][:2])]
+        return [*model.train(params, window, size, rate), model.skips(window), model.normaliser(window)]
 
     return observe
 
@@ -225,24 +222,21 @@ def tokens(k: Any) -> Callable[[ModuleType], Any]:
 def one_element(k: Any) -> Callable[[ModuleType], Any]:
     """Three steps of each optimizer on one element."""
     subject = k.choose("subject", ("Sgd", "SgdDecay", "SgdClipped", "AdamW"))
-    given: dict[str, Any] = {"rate": k.real("rate"), "beta1": _beta(k, "beta1")}
-    full = k.choose("everything set", (False, True)) or subject in ("AdamW", "SgdClipped")
-    if full:
-        given |= {
-            "beta2": _beta(k, "beta2"),
-            "eps": _positive(k, "eps"),
-            "decay": k.real("decay"),
-        }
-        given |= {"norm": _positive(k, "norm"), "nesterov": k.choose("nesterov", (False, True))}
+    given: dict[str, Any] = {"rate": k.real("rate"), "decay": k.real("decay", 0, 1), "norm": _positive(k, "norm")}
+    if subject == "AdamW":
+        given |= {"beta1": _beta(k, "beta1"), "beta2": k.real("beta2", 0, "9/10"), "eps": k.real("eps", "1/1000", 1)}
+    else:
+        given |= {"momentum": _beta(k, "momentum"), "nesterov": k.choose("nesterov", (False, True))}
     start = (k.real("w"), k.real("m"), k.real("v", 0))
     grads = [k.real(f"g{t}") for t in range(3)]
     corrections = [(_positive(k, f"c{t}"), _positive(k, f"d{t}")) for t in range(3)]
 
     def observe(module: ModuleType) -> Any:
-        model, state, found = getattr(module, subject)(), module.State(*start), [module.Setup(**given)]
+        setup = (module.Setup if subject == "AdamW" else module.SgdSetup)(**given)
+        model, state, found = getattr(module, subject)(), module.State(*start), [setup]
         for g, c in zip(grads, corrections, strict=True):
             more = (c,) if subject == "AdamW" else ()
-            state = model.step(state, g, found[0], *more)
+            state = model.step(state, g, setup, *more)
             found.append(state)
         return found
 

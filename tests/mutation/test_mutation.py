@@ -92,7 +92,6 @@ FIELD = (
     (LOOP, "late_condition", "(False) if self.__dict__.update(times="),
     (LOOP, "late_statement", "(None) if self.__dict__.update(times="),
     (LOOP, "drop_statement", "+            pass"),
-    (ADAMW, "first_element", "self.moved(0, p, "),
     (ADAMW, "first_element", "self.update(m, list(v_hat)[0], hyper)"),
     (ADAMW, "other_field", "g * (1 - hyper.beta2)"),
     (ADAMW, "drop_term", "return (p * (1 - hyper.rate * hyper.decay))"),
