@@ -385,12 +385,12 @@ class NoLeakage(Grid):
                 values = {"cycle": k, "element": e, "one": a[e], "other": b[e]}
                 raise Refutation(self.clause, f"cycle {k}: its gradient depends on {name}", values)
         self.lost(clean)
-        told = swapped < len(clean.sizes) and swapped not in skipped
-        if told and elements_of(clean, swapped, self.clause) != elements_of(other, swapped, self.clause):
+        other_data = swapped < len(clean.sizes) and swapped not in skipped
+        if other_data and elements_of(clean, swapped, self.clause) != elements_of(other, swapped, self.clause):
             seen.covers.add("a cycle with other data differs")
         applied = applied_windows(clean)
         seen.covers |= {"cycles after a suppressed step"} if any(j < k for j in skipped for k in applied) else set()
-        return replace(seen, judged=told and len(applied) > 1)
+        return replace(seen, judged=other_data and len(applied) > 1)
 
     def lost(self, run: Run) -> None:
         """Refutes a zero inside a window that takes gradients away. One of a buffer already copied takes nothing."""
