@@ -165,7 +165,7 @@ def test_the_three_columns_are_never_mixed() -> None:
     assert "outside_assumptions" not in text
 
 
-def test_the_tolerance_is_told_as_it_is_judged_beside_the_figure_that_it_does_not_judge() -> None:
+def test_the_tolerance_is_shown_as_it_is_judged_beside_the_figure_that_it_does_not_judge() -> None:
     rows = [
         row(2, 1e-8, tolerance=1e-5),
         row(2, 3e-4, None, column="end_to_end"),
