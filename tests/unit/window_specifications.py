@@ -202,7 +202,8 @@ class Did:
     """A subject that has done the events of a run, each applied gradient the mean of its window."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace, self.after = trace, _schedules_after(trace)
+        self.trace, self.after = trace, _after(trace, (_E.SCHEDULE,))
+        self.attempted = _after(trace, (_E.STEP, _E.SKIP))
 
     def run(self, params: Any, batches: Sequence[MicroBatch], config: Config, buffer: Any) -> Record:
         """The record of the run, whose windows were attempted once each."""
@@ -217,6 +218,10 @@ class Did:
             made.weights.append(made.params)
         return made
 
+    def ends(self, held: int, n: int, batch: int, batches: int) -> bool:
+        """Whether a step is attempted after each micro-batch in turn."""
+        return next(self.attempted) > 0
+
     def schedules(self, closed: bool, skipped: bool) -> int:
         """Scheduler steps after each micro-batch in turn: those up to the next one."""
         return next(self.after)
@@ -226,14 +231,15 @@ class Did:
         return epochs * -(-batches // n)
 
 
-def _schedules_after(trace: Trace) -> Iterator[int]:
+def _after(trace: Trace, kinds: tuple[Event, ...]) -> Iterator[int]:
+    """How many events of these kinds follow each micro-batch, up to the next one."""
     count, begun = 0, False
     for event in trace.events:
         if event is _E.ACCUMULATE and begun:
             yield count
             count = 0
         begun |= event is _E.ACCUMULATE
-        count += event is _E.SCHEDULE
+        count += event in kinds
     yield count
 
 
