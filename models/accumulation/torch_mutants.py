@@ -563,6 +563,10 @@ MUTANTS: Mapping[str, Mutant] = registered(
 TORCH_ONLY: Mapping[str, str] = {
     "fused_forgets_scale": "the model has no optimizer forms; in the thread the fused form alone trains worse, in fp16",
     "clip_not_for_adamw": "the model has one optimizer; in the thread the clip was lost with the change to AdamW",
+    "unscaled_under_clip": "the model's unscales_for_clip_alone, whose counterexamples may be of events alone",
+    "weights_lost_under_scale": "the model's starts_at_zero_under_scale, whose counterexamples may be of events alone",
+    "zero_three_windows_only": "the model's stale_from_fourth_window, whose counterexamples may be of events alone",
+    "first_counts_kept": "the model's counts_of_first_window, whose counterexamples may be of events alone",
     "first_scale_kept": "the model has one loss scale for a run; here the scaler's changes",
     "tail_cut_short": "the model is tail_dropped's; here the loop ends inside of the last window",
     "loss_sum_later": "the model's loss_sum is of every window",

@@ -56,6 +56,7 @@ def share(case: Case, window: Sequence[MicroBatch], of: Sequence[Any]) -> tuple[
 
 def whole_window(k: Any, loop: Any) -> None:
     """Every event, buffer, loss, applied gradient and weight of a run of several windows, for all inputs at once."""
+    check_defaults(k)
     case = inputs(k, loop)
     k.scenario(case.batches, case.config, case.buffer, params=case.weights)
     record = loop.run(case.weights, case.batches, case.config, case.buffer)
@@ -63,6 +64,12 @@ def whole_window(k: Any, loop: Any) -> None:
     check_buffers(k, case, record)
     check_weights(k, case, record)
     check_losses(k, case, record)
+
+
+def check_defaults(k: Any) -> None:
+    """A micro-batch that says nothing of its samples has one; a plain loop has no clip, no loss scale and no skips."""
+    k.check("GA-EQ-001", MicroBatch(0, (0,)) == MicroBatch(0, (0,), 1), "one sample")
+    k.check("GA-INV-003", Config(2) == Config(2, None, None, "fp32", None, 1, frozenset()), "a plain configuration")
 
 
 def inputs(k: Any, loop: Any) -> Case:
