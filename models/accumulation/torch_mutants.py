@@ -103,7 +103,7 @@ class LastLossOnly(TorchStep):
     """The reported loss is the last micro-batch's share."""
 
     def log(self, report: Report, loss: Tensor, share: Tensor, window: Sequence[Batch]) -> None:
-        report.open_loss = float(share.detach())
+        report.open_loss = 0.0 + float(share.detach())
 
 
 class ZeroSkipped(TorchStep):
