@@ -92,6 +92,7 @@ def enriched(data: Any) -> Any:
     reply = {"solver": "z3", "version": "4.13", "answer": "unsat"}
     sized = {"clause": "T-1", "label": "sum", "claimed": "1/2"}
     stats = {
+        **data["finding"]["stats"],
         "solver": "z3 4.13", "solvers": [reply, {**reply, "solver": "cvc5"}], "rounded": ["add fp32"], "runs": 3,
         "lemmas": [
             {"name": "a", "method": "solvers", "solvers": [reply]}, {"name": "b", "method": "exhaustion", "cases": 7},

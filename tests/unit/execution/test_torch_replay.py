@@ -37,6 +37,10 @@ def case_for(name: str, clause: str) -> dict[str, Any]:
     """A case that the mutant must fail."""
     if clause == "GA-INV-005":
         return CLIPPED
+    if name == "unscaled_by_four":
+        return {**PLAIN, "loss_scale": 8.0}
+    if name in ("stale_after_skip", "scheduled_after_skip"):
+        return {**CLIPPED, "max_norm": 100.0, "loss_scale": 64.0, "skip": [0]}
     if clause == "GA-INV-004":
         return tie("bf16" if name == "bf16_buffer" else "fp16")
     if name == "mean_of_means":

@@ -13,7 +13,7 @@ from models.systems import torch_epochs as epoch_steps, torch_memory as memory_s
 from models.systems.epochs import MUTANTS, Epochs, LengthNow
 from models.systems.tails import ByConfiguredN, Held, MeanOfMeans, Tail
 from symbolic.systems.falsify_epochs import schedule_in_a_training, steps_in_an_epoch, tail_in_an_epoch
-from symbolic.systems.falsify_memory import peak_memory
+from symbolic.systems.falsify_memory import LOSS, peak_memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,12 +108,14 @@ def test_another_error_of_the_loop_is_no_refutation() -> None:
 
 def test_peak_memory_of_the_right_window_stays() -> None:
     for n in (1, 2, 5, 32):
-        (row,) = peak_memory.test(memory_steps.OneAtATime, peak_memory.cases(Cell("mlp", n), PLACE)[0], PLACE).rows
-        assert 0 < row["measured"] <= row["bound"]
+        rows = peak_memory.test(memory_steps.OneAtATime, peak_memory.cases(Cell("mlp", n), PLACE)[0], PLACE).rows
+        peak, above = ((row["measured"], row["bound"]) for row in rows)
+        assert 0 < peak[0] <= peak[1]
+        assert 0 <= above[0] <= above[1] + LOSS
 
 
 @pytest.mark.parametrize("name", memory_steps.MUTANTS)
 def test_a_window_that_keeps_things_alive_grows(name: str) -> None:
     case = peak_memory.cases(Cell("mlp", 5), PLACE)[0]
-    with pytest.raises(Refutation, match="peak memory grows"):
+    with pytest.raises(Refutation, match=r"peak memory grows|accumulation adds .* bytes to the peak"):
         peak_memory.test(memory_steps.MUTANTS[name].subject, case, PLACE)
