@@ -18,6 +18,8 @@ from models.tokens.cross_entropy import Rows
 
 CLAUSE = "GA-CE-001"
 IGNORED = -100  # torch.nn.functional.cross_entropy's default of ignore_index; the model has a constant of its own
+LARGER = (5, [[4, IGNORED, 3, 0, 4], [3, 4, IGNORED, IGNORED, 2]])
+"""Classes, and targets of larger batches: what only happens above two rows, valid targets or classes is seen there."""
 Slope = dict[tuple[int, int], Any]
 
 
@@ -70,9 +72,14 @@ def mean_slope(exps: Rows, targets: Sequence[int], largest: int) -> Slope:
 
 def gradient_at_logits(k: Any, loss: Any) -> None:
     """GA-CE-001, for every assignment of targets, ignored ones among them, and all logits."""
-    rows, classes = k.upto("rows"), k.bound("classes")
-    targets = [int(k.choose("target", [*range(classes), IGNORED])) for _ in range(rows)]
-    largest = int(k.choose("largest", [0, classes - 1] if rows < k.bound("rows") else [rows % classes]))
+    if k.choose("batch", ["every assignment", "larger"]) == "larger":
+        classes, batches = LARGER
+        targets, largest = list(k.choose("targets", batches)), 0
+        rows = len(targets)
+    else:
+        rows, classes = k.upto("rows"), k.bound("classes")
+        targets = [int(k.choose("target", [*range(classes), IGNORED])) for _ in range(rows)]
+        largest = int(k.choose("largest", [0, classes - 1] if rows < k.bound("rows") else [rows % classes]))
     exps = positive(k, rows, classes)
     valid = sum(t != IGNORED for t in targets)
     k.cover("a valid and an ignored row", 0 < valid < rows)

@@ -274,9 +274,14 @@ def epochs(k: Any) -> Callable[[ModuleType], Any]:
 
 
 def cross_entropy(k: Any) -> Callable[[ModuleType], Any]:
-    """Up to 3 rows of up to 3 classes, each target or none."""
-    rows, classes = k.choose("rows", (1, 2, 3)), k.choose("classes", (2, 3))
-    targets = [k.choose(f"target {i}", (*range(classes), -100)) for i in range(rows)]
+    """Up to 3 rows of up to 3 classes, each with a target, none or no class; two batches of 5 rows of 5 classes."""
+    if k.choose("larger", (False, True)):
+        classes, targets = 5, k.choose("targets", ([4, -100, 3, 0, 4], [3, 4, -100, -100, 2]))
+        rows = len(targets)
+    else:
+        rows, classes = k.choose("rows", (1, 2, 3)), k.choose("classes", (2, 3))
+        labels = (*range(classes), -100, *((-1, classes, -99, -101) if rows == 1 else ()))
+        targets = [k.choose(f"target {i}", labels) for i in range(rows)]
     exps = [tuple(_positive(k, f"e{i}{j}") for j in range(classes)) for i in range(rows)]
 
     def observe(module: ModuleType) -> Any:
@@ -354,5 +359,7 @@ RUNS: Mapping[str, tuple[Run, ...]] = {
     "models/tokens/scaling.py": (("steps", one_element, "3 steps of 1 element"),),
     "models/tokens/bias.py": (("error and bounds", bias, "up to 5 micro-batches"),),
     "models/systems/epochs.py": (("epochs", epochs, "up to 7 micro-batches with N up to 4, and 600 with 300"),),
-    "models/tokens/cross_entropy.py": (("gradients", cross_entropy, "up to 3 rows of 3 classes"),),
+    "models/tokens/cross_entropy.py": (
+        ("gradients", cross_entropy, "up to 3 rows of 3 classes, two batches of 5 by 5"),
+    ),
 }
