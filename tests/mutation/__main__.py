@@ -19,7 +19,7 @@ from typing import Any
 from gradproof.core.workspace import Workspace
 from gradproof.report.studies import MUTATION, sources_of
 from tests.mutation.elsewhere import Elsewhere
-from tests.mutation.known import known, place
+from tests.mutation.known import known
 from tests.mutation.mutants import CodeMutant
 from tests.mutation.page import HOWS, document, markdown, redundant, verdict
 from tests.mutation.subjects import SIX, files, read
@@ -69,13 +69,12 @@ def main(words: Sequence[str] | None = None) -> int:
     tree = read(given.workspace.resolve())
     listed = known(tree.root) if given.known else None
     paths = given.only or (files(tree) if given.all else list(SIX))
-    if listed is not None:
-        unswept = [path for path in paths if path not in listed.files]
-        paths = [path for path in paths if path in listed.files]
-        print(
-            "".join(f"{path} is not in reports/mutation.json and is left out: make mutation\n" for path in unswept),
-            end="",
-        )
+    if listed is not None and (unswept := [path for path in paths if path not in listed.files]):
+        print(f"{', '.join(unswept)}: not in reports/mutation.json. Run: make mutation")
+        return 2
+    if (given.document or given.out) and (given.within or given.operator or given.sample is not None or listed):
+        print("--document and --out tell of whole files: leave out --within, --operator, --sample and --known")
+        return 2
     made = [m for m in all_mutants(tree, paths) if m.within.startswith(given.within)]
     made = [m for m in made if m.operator.startswith(given.operator)]
     if given.sample is not None:
@@ -91,26 +90,20 @@ def main(words: Sequence[str] | None = None) -> int:
         print("redundant, one at a time: " + (", ".join(redundant(rows, asked)) or "none"))
     here = Workspace(tree.root, tree.root / "reports")
     seconds = {name: base["cpu"] for name, base in sweep.bases.items()}
-    written(given.document, given.out, document(rows, sources_of(MUTATION, here), seconds))
+    if not sweep.red:
+        written(given.document, given.out, document(rows, sources_of(MUTATION, here), seconds))
     for name in sorted(sweep.red):
-        print(f"{name} is not green on the unmutated models, and kills nothing")
-    left = [row for row in rows if verdict(row) == "survived" and not (listed and place(row) in listed.kept)]
+        print(f"{name} is not green on the unmutated models, and kills nothing: no document is written")
+    left = [row for row in rows if verdict(row) == "survived" and not (listed and row["key"] in listed.kept)]
     print(f"{len(left)} survivors{' that are not listed' if listed else ''}")
     return int(bool(left or sweep.red))
 
 
 def swept(sweep: Sweep, paths: Sequence[str], made: Sequence[CodeMutant], quiet: bool) -> list[Result]:
     """The rows of the mutants, told as they come."""
-    began, rows, survivors = time.monotonic(), [], []
+    began, rows = time.monotonic(), []
     sweep.measure(paths)
     for mutant, row in sweep.results(made):
-        if row["survived"]:
-            survivors.append((mutant, row))
-            continue
-        rows.append(row)
-        if not quiet:
-            print(said(mutant, row), flush=True)
-    for mutant, row in sweep.equivalences(survivors):
         rows.append(row)
         if verdict(row) == "survived" or not quiet:
             print(said(mutant, row), flush=True)

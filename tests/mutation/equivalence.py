@@ -86,8 +86,11 @@ def judge(root: str, path: str, text: str, seconds: float = SECONDS) -> dict[str
         return {"answer": "different", "why": f"its import raises {type(error).__name__}"}
     rows, bounds = RUNS.get(path, ()), []
     for name, run, _ in rows:
-        if said := told_apart(run, original, mutant):
-            return {"answer": "different", "why": f"{name}: {said}"}
+        apart, works = told_apart(run, original, mutant)
+        if apart:
+            return {"answer": "different", "why": f"{name}: {apart}"}
+        if not works:
+            return {"answer": "undecided", "why": f"{name}: the original raises on all inputs that were drawn"}
     for name, run, bound in rows:
         if unknown := undecided(run, original, mutant, seconds):
             return {"answer": unknown[0], "why": f"{name}: {unknown[1]}"}
@@ -109,8 +112,9 @@ def loaded(path: str, text: str, original: str) -> ModuleType:
     return module
 
 
-def told_apart(run: Callable[[Any], Observe], original: ModuleType, mutant: ModuleType) -> str:
-    """Inputs on which the two differ, in words; empty where none was drawn."""
+def told_apart(run: Callable[[Any], Observe], original: ModuleType, mutant: ModuleType) -> tuple[str, bool]:
+    """Inputs on which the two differ, in words, empty where none was drawn; and whether the original worked on one."""
+    works = False
     for seed in range(DRAWS):
         kit = Drawn(seed)
         try:
@@ -118,11 +122,13 @@ def told_apart(run: Callable[[Any], Observe], original: ModuleType, mutant: Modu
             ours, theirs = outcome(observe, original), outcome(observe, mutant)
         except _Skip:
             continue
+        works = works or not (isinstance(ours, str) and ours.startswith("raises "))
         if said := difference(ours, theirs, kit.concrete.same):
-            return f"{said}, on {', '.join(f'{k} = {shown(v)}' for k, v in kit.values.items()) or 'no inputs'}"
+            inputs = ", ".join(f"{k} = {shown(v)}" for k, v in kit.values.items()) or "no inputs"
+            return f"{said}, on {inputs}", works
         if not kit.values:
             break
-    return ""
+    return "", works
 
 
 def undecided(

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 DOCUMENT = Path("reports/mutation.json")
 
 
 @dataclass(frozen=True)
 class Known:
-    """The files of the sweep, kills by file and check, seconds by check, and the survivors and equivalents listed."""
+    """The files of the sweep, kills by file and check, seconds by check, and the keys of survivors and equivalents."""
 
     files: frozenset[str] = frozenset()
-
     kills: dict[tuple[str, str], int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    kept: frozenset[tuple[str, str, str]] = frozenset()
-
-
-def place(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What stays of a mutant when the rest of its file is edited: the file, the definition and the changed lines."""
-    return row["file"], row["within"], row["diff"]
+    kept: frozenset[str] = frozenset()
 
 
 def known(root: Path) -> Known:
@@ -36,4 +28,4 @@ def known(root: Path) -> Known:
     kills = {(row["file"], row["check"]): row["first"] for row in found["checks"]}
     seconds = {row["check"]: row["seconds"] for row in found["checks"]}
     files = frozenset(row["file"] for row in found["files"])
-    return Known(files, kills, seconds, frozenset(place(row) for row in found["kept"]))
+    return Known(files, kills, seconds, frozenset(row["key"] for row in found["kept"]))

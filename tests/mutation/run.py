@@ -3,7 +3,7 @@
 Each check runs in a process of its own, forked from one that has imported the solvers and no model. An import hook
 gives it the mutated text of one module. What the check answers on the original text by the same way is its baseline:
 another answer kills the mutant. `refuted`: a counterexample was found. `not green`: the check crashed, hit a bound,
-showed nothing, or took four times as long.
+showed nothing, or did not end within its own time limit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ PRELOADED = (
     "gradproof.execution.worker",
 )
 TIMES, MORE = 4.0, 3.0
-"""A check may take this many times its CPU seconds on the original text, and this many seconds more."""
+"""A check takes longer than so many times its CPU seconds on the original text, and so many more: it is run once more,
+with the time limit of the contract."""
+PATIENCE = 12.0
+"""CPU seconds of checks that do not kill a mutant, after which it is first compared with the original."""
 WALL = 12.0
 """Wall time is no measure on a busy machine: this many times the CPU seconds end a check that waits for nothing."""
 QUERIES = 4.0
@@ -68,23 +71,42 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a mutant's checks in their order until one kills it, or all of them with `every`.
 
     `job`: root, path, text, checks (each with check and, where it is known, baseline), loose, every. The result:
-    killers, survived, seconds, tried, and the checks that are `red` unmutated, which kill nothing.
+    killers, survived, seconds, tried, the checks that are `red` unmutated, which kill nothing, and the `equivalence` of
+    a survivor. What is the same as the original is not asked further.
     """
-    killers, red, tried, began = [], [], 0, time.monotonic()
+    killers, red, tried, spent, began, same = [], [], 0, 0.0, time.monotonic(), None
     for row in job["checks"]:
+        if spent > PATIENCE and same is None and not job.get("every"):
+            same = equivalent(job["root"], job["path"], job["text"])
+            if same["answer"] == "equivalent":
+                break
         tried += 1
         before = row.get("baseline") or _kept_baseline(job["root"], row["check"])
         if not green(row["check"], before):
             red.append(row["check"]["id"])
             continue
-        texts, limit = {job["path"]: job["text"]}, TIMES * before["cpu"] + MORE
-        said = forked(partial(_answer, job["root"], row["check"], texts, limit, job["loose"], ()), limit)
+        said = _mutated(job, row["check"], before["cpu"])
+        spent += 0.0 if killers else said["cpu"]
         if how := killed(before, said):
             killers.append({"check": row["check"]["id"], "how": how, "clause": said["clause"], "why": said["reason"]})
             if not job.get("every"):
                 break
+    if not killers and same is None:
+        same = equivalent(job["root"], job["path"], job["text"])
     seconds = round(time.monotonic() - began, 2)
-    return {"killers": killers, "survived": not killers, "tried": tried, "red": red, "seconds": seconds}
+    result = {"killers": killers, "survived": not killers, "tried": tried, "red": red, "seconds": seconds}
+    return result if killers else result | {"equivalence": same}
+
+
+def _mutated(job: Mapping[str, Any], check: Mapping[str, Any], cpu: float) -> dict[str, Any]:
+    """What a check says of the mutant. One that is late, or whose process dies, is asked once more."""
+    limit = TIMES * cpu + MORE
+    for seconds in (limit, max(limit, check["time_limit"])):
+        texts = {job["path"]: job["text"]}
+        said = forked(partial(_answer, job["root"], check, texts, seconds, job["loose"], ()), seconds)
+        if said["outcome"] != "TIMEOUT" and not said.get("died"):
+            break
+    return said
 
 
 _BASELINES: dict[tuple[str, str], dict[str, Any]] = {}
@@ -146,6 +168,7 @@ def forked(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[str, Any
     except ValueError:
         spent = late or cpu >= limit
         said = {"outcome": "TIMEOUT" if spent else "ERROR", "clause": "", "reason": f"ended, {status}", "reached": {}}
+        said["died"] = True
     return said | {"cpu": cpu}
 
 

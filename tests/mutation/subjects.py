@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ SIX = (
 """The files of the accumulation, window, AdamW, token, epoch and cross-entropy models."""
 
 CONTENT = ("models", "symbolic")
-ENGINE = ("arith", "core", "execution/methods")
+ENGINE = ("arith", "core", "execution/methods", "rounding")
+ENGINE_FILES = ("harness.py", "execution/worker.py")
+SOLVERS = ("z3-solver", "crosshair-tool")
 MUTANTS_ONLY = ("registry.py", "mutants.py")
 
 
@@ -98,6 +101,7 @@ class Tree:
     engine: str
     used: set[tuple[str, str]] = field(default_factory=set)
     _closures: dict[str, frozenset[str]] = field(default_factory=dict)
+    _uses: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
 
     def closure(self, check: Check) -> frozenset[str]:
         """Every module that the check's harness, subject and stubs import."""
@@ -122,6 +126,14 @@ class Tree:
         """The checks that import the module of a file."""
         name = module_of(path)
         return [check for check in self.checks.values() if name in self.closure(check)]
+
+    def uses(self, check: Check) -> set[tuple[str, str]]:
+        """The definitions that the check's harness, subject and stubs use, directly or not: module and name of each."""
+        if check.id not in self._uses:
+            names = [check.harness, check.subject, *(row["stub"] for row in check.text.get("stubs", ()))]
+            parts = [name.partition(":") for name in names if name]
+            self._uses[check.id] = _followed(self, [(module, name.partition(".")[0]) for module, _, name in parts])
+        return self._uses[check.id]
 
     def digest(self, check: Check, but: str = "") -> str:
         """What an answer of the check rests on: its clause, the modules that it imports (without `but`), the engine."""
@@ -156,12 +168,14 @@ def read(root: Path) -> Tree:
 
 @cache
 def engine_digest() -> str:
-    """Digest of the engine's text, as far as it answers these checks."""
+    """Digest of what answers these checks: the engine's text, how a mutant is run, and the versions of the solvers."""
     import gradproof
 
     package = Path(gradproof.__file__).parent
     files = sorted(f for folder in ENGINE for f in (package / folder).glob("*.py"))
-    return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
+    files += [package / name for name in ENGINE_FILES] + [Path(__file__).with_name("run.py")]
+    parts = [f.read_bytes() for f in files] + [f"{name} {version(name)}".encode() for name in SOLVERS]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 # -- What of a module is a subject
@@ -183,6 +197,11 @@ def _used(tree: Tree) -> set[tuple[str, str]]:
     harnesses = {m for c in tree.checks.values() for m in tree.closure(c) if m.startswith("symbolic")}
     for module in harnesses:
         starts += [pair for pair in tree.sources[module].imports().values() if pair[0].startswith("models")]
+    return _followed(tree, starts)
+
+
+def _followed(tree: Tree, starts: list[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The definitions that are used from these on."""
     seen: set[tuple[str, str]] = set()
     while starts:
         module, name = starts.pop()

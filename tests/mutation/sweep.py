@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -172,9 +172,13 @@ class Sweep:
         return lambda: ("baseline", str(self.tree.root), bare(self.tree.checks[name]).to_json(), paths)
 
     def may_notice(self, mutant: CodeMutant) -> list[str]:
-        """Green checks that reach the mutated statement; for what runs at import, those that import the module."""
-        ids = [check.id for check in self.tree.noticing(mutant.path) if check.id not in self.red]
-        if not mutant.statement or self.known is not None:
+        """Green checks that reach the mutated statement; for what runs at import, those that use the definition."""
+        checks = [check for check in self.tree.noticing(mutant.path) if check.id not in self.red]
+        ids = [check.id for check in checks]
+        if not mutant.statement:
+            definition = module_of(mutant.path), mutant.within
+            return [check.id for check in checks if definition in self.tree.uses(check)]
+        if self.known is not None:
             return ids
         return [name for name in ids if mutant.statement in self.bases[name]["reached"].get(mutant.path, ())]
 
@@ -198,28 +202,9 @@ class Sweep:
             about = {"key": self.key(mutant), "file": mutant.path, "operator": mutant.operator, "line": mutant.line}
             about |= {"within": mutant.within, "diff": mutant.diff(self.tree.sources[module_of(mutant.path)].text)}
             rests = {name: self.digest(name, mutant.path) for name in done}
-            row = {**about, **said, "order": done, "rests": rests, "every": self.every}
+            row = {**about, **said, "order": done, "rests": rests, "every": self.every, "runs": _runs_digest()}
             self.memory.keep(row)
             yield mutant, row
-
-    def equivalences(self, survivors: Sequence[tuple[CodeMutant, Result]]) -> Iterator[tuple[CodeMutant, Result]]:
-        """The same with `equivalence`: what is known of each survivor beside its original."""
-        asked = []
-        for mutant, row in survivors:
-            key = f"equivalence {row['key']} {_equivalence_digest()} {self._text(mutant.path)}"
-            known = self.memory.rows.get(key)
-            if known is not None:
-                yield mutant, row | {"equivalence": {"answer": known["answer"], "why": known["why"]}}
-            else:
-                asked.append((mutant, row, key))
-        calls = [partial(tuple, ("equivalent", str(self.tree.root), m.path, m.text)) for m, _, _ in asked]
-        for number, said in self.pool.each(calls):
-            mutant, row, key = asked[number]
-            self.memory.keep({"key": key, **said})
-            yield mutant, row | {"equivalence": said}
-
-    def _text(self, path: str) -> str:
-        return hashlib.sha256(self.tree.sources[module_of(path)].text.encode()).hexdigest()[:20]
 
     def digest(self, name: str, path: str) -> str:
         """What an answer of a check on a mutant of a file rests on."""
@@ -232,11 +217,14 @@ class Sweep:
         return hashlib.sha256(f"{mutant.path}\0{mutant.text}".encode()).hexdigest()[:20]
 
     def _holds_still(self, mutant: CodeMutant, row: Result) -> bool:
-        """A kill stands while its killer is unchanged, a survival while every check is that may notice the mutant."""
-        if self.every and not row["every"]:
+        """A kill stands while its killer is unchanged, equivalence while its runs are, and each check that was asked.
+
+        A survival stands while every check is unchanged that may notice the mutant.
+        """
+        if (self.every and not row["every"]) or (row["survived"] and row.get("runs") != _runs_digest()):
             return False
-        needed = [k["check"] for k in row["killers"]]
-        if row["survived"] or self.every:
+        needed = [k["check"] for k in row["killers"]] or row["order"]
+        if self.every or (row["survived"] and row["equivalence"]["answer"] != "equivalent"):
             needed = self.may_notice(mutant)
         return all(n in self.tree.checks and row["rests"].get(n) == self.digest(n, mutant.path) for n in needed)
 
@@ -274,7 +262,9 @@ class Sweep:
         ]
 
 
-def _equivalence_digest() -> str:
+@cache
+def _runs_digest() -> str:
+    """Of how a mutant is compared with its original."""
     here = Path(__file__).parent
     text = b"".join((here / name).read_bytes() for name in ("equivalence.py", "equivalence_runs.py"))
     return hashlib.sha256(text).hexdigest()[:20]
