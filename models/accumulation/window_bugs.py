@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any
 
 from models.accumulation import window
-from models.accumulation.window import FILL, RULES, Breaks, Event, Fill, State, advance
-from models.registry import Mutant
+from models.accumulation.window import EXTRA, FILL, RULES, Breaks, Event, Fill, State, advance
+from models.registry import CROSSING, Mutant, registered
 
 # -- Wrong window tables: the protocol with one rule loosened, and a table that never leaves its state.
 
 Advance = Callable[..., State | Breaks]
 
 
-def altered(state: State, event: Event, rule: State | Fill) -> Advance:
+def altered(state: State, event: Event, rule: State | Fill | Breaks) -> Advance:
     """The interpreter of the table in which `event` in `state` follows `rule`."""
     return partial(advance, rules={**RULES, (state, event): rule})
 
@@ -108,6 +108,15 @@ def bent(state: State, event: Event, to: State, loop: Loop = TABLE) -> Loop:
 
 AFTER_EVERY_ATTEMPT = bent(_S.SKIPPED, _E.SCHEDULE, _S.SCHEDULED, SCHEDULING)  # skipped or not
 
+# The loops by what they promise beyond the table.
+LOOPS: Mapping[str, Loop] = {
+    "none": TABLE,
+    "ranks summed once": SYNCHRONISING,
+    "each step scheduled": SCHEDULING,
+    "each attempt scheduled": AFTER_EVERY_ATTEMPT,
+}
+EMPTIES: Mapping[str, Loop] = dict.fromkeys(LOOPS, EMPTY)
+
 Row = tuple[str, str, Loop]
 
 _STALE: tuple[Row, ...] = (
@@ -168,3 +177,25 @@ BROKEN: Mapping[str, tuple[str, tuple[Row, ...]]] = {
 WINDOW_BUGS: Mapping[str, Mutant] = {
     name: Mutant(name, clause, thread, loop) for clause, rows in BROKEN.values() for name, thread, loop in rows
 }
+
+
+def _ruled(state: State, event: Event, rule: State | Breaks, promise: str = "none") -> Mapping[str, Loop]:
+    """The loops, one of them with one rule of the table changed: it refuses what is right, or by another obligation."""
+    return {**LOOPS, promise: replace(LOOPS[promise], advance=altered(state, event, rule))}
+
+
+def _never_summed(now: Any, event: Event) -> Any:
+    return now
+
+
+EXACT_BUGS: Mapping[str, Mutant] = registered(
+    (name, clause, CROSSING, loops)
+    for name, clause, loops in (
+        ("second_zero_refused", "GA-INV-003", _ruled(_S.CLEAN, _E.ZERO, EXTRA)),
+        ("zero_keeps_schedule_due", "GA-INV-003", _ruled(_S.SKIPPED, _E.ZERO, _S.DUE, "each step scheduled")),
+        ("clip_needs_no_unscale", "GA-INV-003", _ruled(_S.FULL, _E.CLIP, _S.FULL)),
+        ("early_clip_by_another_name", "GA-INV-005", _ruled(_S.OPEN, _E.CLIP, _EARLY)),
+        ("sum_forgotten", "GA-EQ-001", {**LOOPS, "ranks summed once": replace(SYNCHRONISING, remember=_never_summed)}),
+        ("tail_left_open", "GA-INV-003", {**LOOPS, "none": replace(TABLE, tail_completes=False)}),
+    )
+)

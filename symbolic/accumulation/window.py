@@ -10,7 +10,7 @@ Properties Using Induction and a SAT-Solver, 2000.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import product
 from operator import and_, or_
@@ -61,7 +61,7 @@ _A = _E.ACCUMULATE
 ATTEMPTS = (_E.STEP, _E.SKIP)  # a step that the scaler skips is an attempt
 
 
-def attempted(effect: Moved) -> dict[Event, Moved]:
+def of_attempts(effect: Moved) -> dict[Event, Moved]:
     """The same effect of a performed step and of a skipped one."""
     return dict.fromkeys(ATTEMPTS, effect)
 
@@ -69,7 +69,7 @@ def attempted(effect: Moved) -> dict[Event, Moved]:
 # What each event does to each counter; an event that is not named leaves it alone.
 EFFECTS: Mapping[str, Mapping[Event, Moved]] = {
     "left": {_A: lambda g, a: (a.size if a.opens else g.left) - 1},
-    "unstepped": {_A: lambda g, a: 1, **attempted(lambda g, a: 0)},
+    "unstepped": {_A: lambda g, a: 1, **of_attempts(lambda g, a: 0)},
     "clips": {_A: lambda g, a: 0 if a.opens else g.clips, _E.CLIP: lambda g, a: g.clips + 1},
     "syncs": {_A: lambda g, a: 0 if a.opens else g.syncs, _E.SYNC: lambda g, a: g.syncs + 1},
     # GradScaler.step takes out a scale that is still there.
@@ -77,16 +77,16 @@ EFFECTS: Mapping[str, Mapping[Event, Moved]] = {
         _E.ZERO: lambda g, a: 0,
         _A: lambda g, a: int(a.scaled),
         _E.UNSCALE: lambda g, a: 0,
-        **attempted(lambda g, a: 0),
+        **of_attempts(lambda g, a: 0),
     },
     # Micro-batches in the buffer: of a window whose step was attempted (performed or skipped), and of none such.
-    "old": {_E.ZERO: lambda g, a: 0, **attempted(lambda g, a: g.old + g.new)},
-    "new": {_E.ZERO: lambda g, a: 0, _A: lambda g, a: g.new + 1, **attempted(lambda g, a: 0)},
+    "old": {_E.ZERO: lambda g, a: 0, **of_attempts(lambda g, a: g.old + g.new)},
+    "new": {_E.ZERO: lambda g, a: 0, _A: lambda g, a: g.new + 1, **of_attempts(lambda g, a: 0)},
     "seen": {_A: lambda g, a: g.seen + 1},
     "begun": {_A: lambda g, a: g.begun + 1 if a.opens else g.begun},
     "full": {_A: lambda g, a: g.full + 1 if a.opens and not a.short else g.full},
     "tail": {_A: lambda g, a: a.size if a.opens and a.short else g.tail},
-    "attempts": attempted(lambda g, a: g.attempts + 1),
+    "attempts": of_attempts(lambda g, a: g.attempts + 1),
     "performed": {_E.STEP: lambda g, a: g.performed + 1},
     "schedules": {_E.SCHEDULE: lambda g, a: g.schedules + 1},
 }
@@ -477,3 +477,124 @@ def schedule_follows_steps(k: Any, loop: Loop) -> None:
 def one_sync_a_window(k: Any, loop: Loop) -> None:
     """GA-EQ-001: a loop over several ranks sums them once a window, between its last micro-batch and clip or step."""
     prove(k, loop, ONE_SYNC_A_WINDOW)
+
+
+# -- The table as a whole: what it refuses, by which obligation, and where it leads.
+
+PROMISES = ("none", "ranks summed once", "each step scheduled", "each attempt scheduled")
+"""What a loop adds to the table. The last is the bug of KANI-GA-019, stated in full."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """What is true of the buffer. `new`: it holds micro-batches whose step is to come, `old`: whose step was attempted.
+
+    `more`: micro-batches of the window are to come. `owed`: the last step was performed, its schedule is to come, and
+    no window began since. `skipped`: that `old` window's step was skipped, and no schedule came since.
+    """
+
+    new: bool = False
+    old: bool = False
+    more: bool = False
+    clipped: bool = False
+    scaled: bool = False
+    owed: bool = False
+    skipped: bool = False
+    summed: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """All of a window whose step is to come."""
+        return self.new and not self.more
+
+    @property
+    def state(self) -> State:
+        """The same in the table's words."""
+        if self.old:
+            return _S.SKIPPED if self.skipped else _S.STEPPED if self.owed else _S.SCHEDULED
+        if not self.new:
+            return _S.DUE if self.owed else _S.CLEAN
+        return _S.OPEN if self.more else _S.CLIPPED if self.clipped else _S.SCALED if self.scaled else _S.FULL
+
+    def possible(self, promise: str) -> bool:
+        """Whether a run can come here."""
+        one_window = not (self.new and self.old) and (self.new or not (self.more or self.scaled))
+        clip = not self.clipped or (self.whole and not self.scaled and (self.summed or promise != PROMISES[1]))
+        return one_window and clip and (self.old or not self.skipped) and not (self.owed and (self.new or self.skipped))
+
+
+TRUTHS = tuple(product((False, True), repeat=len(fields(Buffer))))
+
+
+def exact_table(k: Any, loops: Mapping[str, Loop]) -> None:
+    """GA-INV-002, -003, -005, GA-EQ-001: each event in each state, refused if and only if it is wrong of the buffer.
+
+    `loops`: a loop for each of PROMISES. The specification is `breach`; it knows nothing of the table's states.
+    """
+    promise = k.choose("promise", PROMISES)
+    k.inductive(lambda: _fresh_buffer(k, promise, loops[promise]), lambda: _exact_step(k, promise, loops[promise]))
+
+
+def _fresh_buffer(k: Any, promise: str, loop: Loop) -> None:
+    k.check("GA-INV-003", loop.tail_completes is True, "the last micro-batch of a tail is the window's last")
+    k.check("GA-INV-003", Buffer().possible(promise) and Buffer().state is _S.CLEAN, "a fresh loop")
+
+
+def _exact_step(k: Any, promise: str, loop: Loop) -> None:
+    event = k.choose("event", EVENTS)
+    at = Buffer(*k.choose("buffer", [truths for truths in TRUTHS if Buffer(*truths).possible(promise)]))
+    fills = event is _E.ACCUMULATE
+    scaled, last = fills and k.choose("scaled", (False, True)), fills and bool(k.int("left", 1) == 1)
+    k.cover(f"{at.state} is inhabited")
+    said: Any = loop.advance(at.state, event, last=last, scaled=scaled)
+    if not isinstance(said, Breaks):
+        memory = Counts(summed=int(at.summed))
+        said = next((broken for holds, broken in refused(loop, memory, at.state, event) if holds), said)
+    refusal, wrong = said.obligation if isinstance(said, Breaks) else "", breach(promise, at, event)
+    way = f"{at.state} --{event}--> {refusal or said}"
+    k.check(wrong or refusal or "GA-INV-003", refusal == wrong, f"{way}, and not {wrong or 'taken'}")
+    if not wrong:
+        after = acted(at, event, last, scaled)
+        k.cover(f"{event} is taken")
+        k.check("GA-INV-003", said is after.state, f"{way}, and not {after.state}")
+        remembered = loop.remember(int(at.summed), event) == int(after.summed)
+        k.check("GA-EQ-001", remembered, "the loop knows whether the ranks are summed")
+        k.check("GA-INV-003", after.possible(promise), f"{way}: the buffer stays a possible one")
+
+
+def breach(promise: str, at: Buffer, event: Event) -> str:
+    """The obligation that an event breaks; empty where it breaks none."""
+    summing, scheduling = promise == PROMISES[1], promise in PROMISES[2:]
+    late_for_clip = "GA-INV-005" if at.clipped else ""
+    due = at.owed or (promise == PROMISES[3] and at.skipped)
+    to_step = "GA-INV-003" if not at.whole else "GA-EQ-001" if summing and not at.summed else ""
+    unfilled = "GA-INV-002" if at.old else "GA-INV-003" if at.whole or (scheduling and at.owed) else ""
+    unsummed = "GA-EQ-001" if at.old or (summing and (not at.whole or at.summed)) else ""
+    unclipped = "GA-INV-005" if not at.whole or at.clipped or at.scaled else to_step
+    return {
+        _E.ZERO: "GA-INV-002" if at.new else "",
+        _E.ACCUMULATE: late_for_clip or unfilled,
+        _E.SYNC: late_for_clip or unsummed,
+        _E.UNSCALE: late_for_clip or ("" if at.whole and at.scaled else "GA-EQ-001"),
+        _E.CLIP: unclipped,
+        _E.STEP: to_step,
+        _E.SKIP: to_step,
+        _E.SCHEDULE: "" if due else "GA-INV-003",
+        _E.END: "GA-INV-003" if at.new or (scheduling and at.owed) else "",
+    }[event]
+
+
+def acted(at: Buffer, event: Event, last: bool, scaled: bool) -> Buffer:
+    """The buffer after an event that breaks nothing."""
+    attempted = replace(at, new=False, old=True, clipped=False, scaled=False)
+    return {
+        _E.ZERO: replace(at, new=False, old=False, skipped=False),
+        _E.ACCUMULATE: Buffer(new=True, more=not last, scaled=scaled),
+        _E.SYNC: replace(at, summed=True),
+        _E.UNSCALE: replace(at, scaled=False),
+        _E.CLIP: replace(at, clipped=True),
+        _E.STEP: replace(attempted, owed=True),
+        _E.SKIP: replace(attempted, skipped=True),
+        _E.SCHEDULE: replace(at, owed=False, skipped=False),
+        _E.END: at,
+    }[event]
