@@ -106,7 +106,7 @@ def positive(k: Any, rows: int, classes: int, name: str = "e") -> Rows:
 
 def refuses_no_class(k: Any, loss: Any, classes: int) -> None:
     """A target that is neither a class nor IGNORED is an error, as in PyTorch: it has no gradient."""
-    label = int(k.choose("no class", [-1, classes, IGNORED - 1, IGNORED + 1]))
+    label = int(k.choose("no class", [-1, classes, classes + 1, IGNORED - 1, IGNORED + 1]))
     try:
         loss.backward(positive(k, 1, classes, "other "), [label])
     except IndexError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import product
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
+
+from gradproof.arith.soft import Ratio
 
 Run = tuple[str, Callable[[Any], Callable[[ModuleType], Any]], str]
 
@@ -31,35 +33,132 @@ def _beta(k: Any, name: str) -> Any:
     return x
 
 
+# -- Operations as texts
+
+
+class Answers:
+    """What comparisons of texts answer: each is a choice, but for what others have decided."""
+
+    def __init__(self, k: Any) -> None:
+        self.k, self.known = k, dict[tuple[str, str], bool]()
+
+    def le(self, one: str, two: str) -> bool:
+        """Whether one <= two. Of two numbers one is at most the other."""
+        if (one, two) not in self.known:
+            forced = one == two or self.known.get((two, one)) is False
+            self.known[one, two] = forced or self.k.choose(f"{one} <= {two}", (False, True))
+        return self.known[one, two]
+
+    def equal(self, one: str, two: str) -> bool:
+        """Whether both comparisons of them were answered with yes."""
+        return self.known.get((one, two), False) and self.known.get((two, one), False)
+
+
+class Op(Ratio):
+    """An operation as text, for what must be the same in every rounding: sums and products commute, nothing else.
+
+    Of numbers above 0 that were found equal the quotient is 1, and a factor 1 changes nothing.
+    """
+
+    answers: ClassVar[Answers] = Answers(None)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def round_to(self, fmt: str) -> Op:
+        """The number in a format."""
+        return Op(f"{fmt}({self.text})")
+
+    def _with(self, sign: str, other: Any, swap: bool = False) -> Op:
+        one, two = (str(other), self.text) if swap else (self.text, str(other))
+        if sign in "+*":
+            one, two = sorted((one, two))
+        if sign == "*" and "1" in (one, two):
+            return Op(two if one == "1" else one)
+        if sign == "/" and self.answers.equal(one, two):
+            return Op("1")
+        return Op(f"({one} {sign} {two})")
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+    def __add__(self, other: Any) -> Op:
+        return self._with("+", other)
+
+    def __sub__(self, other: Any) -> Op:
+        return self._with("-", other)
+
+    def __rsub__(self, other: Any) -> Op:
+        return self._with("-", other, swap=True)
+
+    def __mul__(self, other: Any) -> Op:
+        return self._with("*", other)
+
+    def __truediv__(self, other: Any) -> Op:
+        return self._with("/", other)
+
+    def __rtruediv__(self, other: Any) -> Op:
+        return self._with("/", other, swap=True)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __le__(self, other: Any) -> bool:
+        return self.answers.le(self.text, str(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return self.answers.le(str(other), self.text)
+
+    def __lt__(self, other: Any) -> bool:
+        return not self >= other
+
+    def __gt__(self, other: Any) -> bool:
+        return not self <= other
+
+    def __eq__(self, other: object) -> bool:
+        return self <= other and self >= other
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def sqrt(self) -> Op:
+        """The root."""
+        return Op(f"sqrt({self.text})")
+
+
 # -- The accumulation loop
 
 
-def loop(subject: str, elements: int) -> Callable[[Any], Callable[[ModuleType], Any]]:
-    """A run of the loop: everything that the record keeps."""
+def loop(subject: str) -> Callable[[Any], Callable[[ModuleType], Any]]:
+    """A run of the loop: everything that the record keeps, as texts of operations."""
 
     def run(k: Any) -> Callable[[ModuleType], Any]:
+        Op.answers = Answers(k)
         n = k.choose("n", (1, 2, 3))
-        total = k.choose("micro-batches", sorted({1, n, 2 * n, 2 * n + 1, 3 * n - 1}))
-        scale = k.choose("scaled", (False, True))
-        clip = k.choose("clipped", (False, True))
-        skip = k.choose("skip", ((), (0,), (1,), (0, 2)))
-        counted = subject != "Accumulation"
-        rows = [
-            (k.real(f"loss {i}"), _vector(k, f"g{i}", elements), _positive(k, f"count {i}") if counted else 1)
-            for i in range(total)
-        ]
-        params, buffer = _vector(k, "p", elements), _vector(k, "stale", elements)
+        total = k.choose("micro-batches", sorted({1, n, 2 * n + 1, 5 * n - n // 2}))
+        formats = k.choose("formats", (("fp32", None), ("bf16", "fp16")))
         given = {
             "n": n,
-            "max_norm": _positive(k, "max norm") if clip else None,
-            "loss_scale": _positive(k, "loss scale") if scale else None,
-            "learning_rate": k.real("rate"),
-            "skip": frozenset(skip),
+            "max_norm": k.choose("clip", (None, Op("max_norm"))),
+            "loss_scale": k.choose("scale", (None, Op("scale"))),
+            "buffer_format": formats[0],
+            "gradient_format": formats[1],
+            "learning_rate": Op("rate"),
+            "skip": frozenset(k.choose("skip", ((), (0,), (1, 3), (0, 2)))),
         }
 
+        def vector(name: str) -> tuple[Op, ...]:
+            return Op(f"{name}0"), Op(f"{name}1")
+
+        rows = [(Op(f"loss{i}"), vector(f"g{i}_"), Op(f"count{i}")) for i in range(total)]
+
         def observe(module: ModuleType) -> Any:
-            batches = [module.MicroBatch(*row) for row in rows]
-            return getattr(module, subject)().run(params, batches, module.Config(**given), buffer)
+            batches = [module.MicroBatch(*(row if subject != "Accumulation" else row[:2])) for row in rows]
+            record = getattr(module, subject)().run(vector("p"), batches, module.Config(**given), vector("stale"))
+            return [str(part) for part in vars(record).values()]
 
         return observe
 
@@ -280,7 +379,7 @@ def cross_entropy(k: Any) -> Callable[[ModuleType], Any]:
         rows = len(targets)
     else:
         rows, classes = k.choose("rows", (1, 2, 3)), k.choose("classes", (2, 3))
-        labels = (*range(classes), -100, *((-1, classes, -99, -101) if rows == 1 else ()))
+        labels = (*range(classes), -100, *((-1, classes, classes + 1, -99, -101) if rows == 1 else ()))
         targets = [k.choose(f"target {i}", labels) for i in range(rows)]
     exps = [tuple(_positive(k, f"e{i}{j}") for j in range(classes)) for i in range(rows)]
 
@@ -289,38 +388,6 @@ def cross_entropy(k: Any) -> Callable[[ModuleType], Any]:
         return [model.backward(exps, targets), model.count(targets), module.IGNORED]
 
     return observe
-
-
-class Op:
-    """An operation as text, for what must be the same in every rounding: sums and products commute, nothing else."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def _with(self, sign: str, other: Any, swap: bool = False) -> Op:
-        one, two = (str(other), self.text) if swap else (self.text, str(other))
-        if sign in "+*":
-            one, two = sorted((one, two))
-        return Op(f"({one} {sign} {two})")
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __add__(self, other: Any) -> Op:
-        return self._with("+", other)
-
-    def __sub__(self, other: Any) -> Op:
-        return self._with("-", other)
-
-    def __mul__(self, other: Any) -> Op:
-        return self._with("*", other)
-
-    def __truediv__(self, other: Any) -> Op:
-        return self._with("/", other)
-
-    def sqrt(self) -> Op:
-        """The root."""
-        return Op(f"sqrt({self.text})")
 
 
 def kernel(k: Any) -> Callable[[ModuleType], Any]:
@@ -335,11 +402,11 @@ def kernel(k: Any) -> Callable[[ModuleType], Any]:
     return observe
 
 
-_LOOP = "n <= 3, up to 3 windows with a tail, every scale, norm, rate and start, skips of 4 kinds"
+_LOOP = "2 elements, N <= 3, up to 5 windows with a tail, in every rounding: scale, clip, formats, skips of 4 kinds"
 RUNS: Mapping[str, tuple[Run, ...]] = {
     "models/accumulation/loop.py": (
-        ("Accumulation", loop("Accumulation", 2), f"2 elements, {_LOOP}"),
-        ("WeightedAccumulation", loop("WeightedAccumulation", 1), f"1 element, {_LOOP}"),
+        ("Accumulation", loop("Accumulation"), _LOOP),
+        ("WeightedAccumulation", loop("WeightedAccumulation"), "the same"),
         ("defaults", defaults_of_the_loop, "for all inputs"),
     ),
     "models/accumulation/window.py": (

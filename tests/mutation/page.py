@@ -19,7 +19,7 @@ INTRO = """# Mutants by machine
 when a check answers otherwise than on the unmutated models. **refuted**: the check found a counterexample, or an
 expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, or did not end within
 the time limit of its contract; a gate fails on that too. **equivalent**: no check that was asked kills it, and
-everything observable is shown to be the same, within the bounds that are stated. **survived**: the rest. After twelve
+everything observable is shown to be the same, within the bounds that are stated. **survived**: the rest. After six
 seconds of checks that do not kill a mutant, it is compared with the original before the others are asked.
 
 The operators are those of [cosmic-ray](https://cosmic-ray.readthedocs.io) and these:

@@ -45,7 +45,7 @@ PRELOADED = (
 TIMES, MORE = 4.0, 3.0
 """A check takes longer than so many times its CPU seconds on the original text, and so many more: it is run once more,
 with the time limit of the contract."""
-PATIENCE = 12.0
+PATIENCE = 6.0
 """CPU seconds of checks that do not kill a mutant, after which it is first compared with the original."""
 WALL = 12.0
 """Wall time is no measure on a busy machine: this many times the CPU seconds end a check that waits for nothing."""

@@ -19,12 +19,15 @@ from cosmic_ray.mutating import mutate_code
 
 from gradproof.core.schemas.mutation import Mutation
 from tests.mutation import page, run
+from tests.mutation.__main__ import main
+from tests.mutation.known import Known
 from tests.mutation.mutants import NEEDS_ARGUMENTS, CodeMutant, library, mutants
 from tests.mutation.subjects import SIX, Source, Tree, files, module_of, read, subject_names
 from tests.mutation.sweep import Memory, Sweep, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAMW, EPOCHS, TABLE = "models/adamw/model.py", "models/systems/epochs.py", "models/accumulation/window.py"
+LOOP = "models/accumulation/loop.py"
 
 
 @cache
@@ -62,7 +65,7 @@ print(json.dumps(run.run_job(job)))
 """
 
 
-def judged(old: str, new: str, check: str = "KANI-AW-007", **more: str) -> Any:
+def judged(old: str, new: str, check: str = "KANI-AW-007", **more: Any) -> Any:
     """The result of one change of AdamW before one check."""
     return answered(JOB.format(of=(ADAMW, old, new), check=check, more=more))
 
@@ -86,7 +89,6 @@ def test_every_operator_of_the_field_makes_a_mutant() -> None:
     assert {operator.__name__ for operator in OPERATORS} <= found
 
 
-LOOP = "models/accumulation/loop.py"
 FIELD = (
     (LOOP, "first_value", 'self.__dict__.setdefault("first_value"'),
     (LOOP, "late_condition", "(False) if self.__dict__.update(times="),
@@ -159,13 +161,70 @@ def test_the_original_lives() -> None:
 
 
 def test_a_mutant_that_never_ends_is_ended() -> None:
-    said = judged("return value / (1 - power)", "return [value for _ in iter(int, 1)]")
+    said = judged("return value / (1 - power)", "return [value for _ in iter(int, 1)]", time_limit=2.0)
     assert (said["survived"], said["killers"][0]["how"]) == (False, "not green")
 
 
 def test_a_check_that_is_not_green_unmutated_kills_nothing() -> None:
     said = judged("return value / (1 - power)", "return value", expect="refuted")
     assert (said["killers"], said["red"]) == ([], ["KANI-AW-007"])
+
+
+def test_a_late_check_is_asked_once_more_with_the_time_limit_of_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times slower is no kill: the gate would wait. What has no answer by then, or dies again, is none."""
+    limits: list[float] = []
+
+    def answer(work: Any, limit: float) -> dict[str, Any]:
+        limits.append(limit)
+        return {"outcome": "HOLDS" if limit > 50 else "TIMEOUT", "clause": "", "reason": "", "cpu": limit}
+
+    monkeypatch.setattr(run, "forked", answer)
+    monkeypatch.setattr(run, "equivalent", lambda *of: {"answer": "different", "why": "numbers"})
+    check = {"id": "K-1", "expect": "holds", "time_limit": 60.0}
+    row = {"check": check, "baseline": {"outcome": "HOLDS", "clause": "", "cpu": 1.0}}
+    job = {"root": ".", "path": LOOP, "text": "", "checks": [row], "loose": {}}
+    assert run.run_job(job)["survived"] is True
+    assert limits == [run.TIMES + run.MORE, 60.0]
+    check["time_limit"] = 40.0
+    assert [k["how"] for k in run.run_job(job)["killers"]] == ["not green"]
+
+
+def test_what_equals_the_original_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"check": {"id": f"K-{i}", "expect": "holds", "time_limit": 60.0}} for i in range(9)]
+    before = {"outcome": "HOLDS", "clause": "", "cpu": run.PATIENCE / 2 + 0.1, "reason": ""}
+    answers = {"equivalent": 2, "different": 9}
+    monkeypatch.setattr(run, "forked", lambda work, limit: before)
+    for answer, tried in answers.items():
+        monkeypatch.setattr(run, "equivalent", lambda *of, answer=answer: {"answer": answer, "why": "bounds"})
+        checks = [row | {"baseline": before} for row in rows]
+        said = run.run_job({"root": ".", "path": LOOP, "text": "", "checks": checks, "loose": {}})
+        assert (said["survived"], said["tried"], said["equivalence"]["answer"]) == (True, tried, answer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--within", "AdamW"), ("--operator", "drop"), ("--sample", "3")],
+    ids=" ".join,
+)
+def test_no_document_is_written_of_a_part(words: tuple[str, str], tmp_path: Path, capsys: Any) -> None:
+    assert main([*words, "--only", EPOCHS, "--document", str(tmp_path / "x.json")]) == 2
+    assert "--document and --out tell of whole files" in capsys.readouterr().out
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_a_sample_needs_a_sweep_of_every_file(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("tests.mutation.__main__.known", lambda root: Known(frozenset(SIX[1:])))
+    assert main(["--known", "--sample", "3"]) == 2
+    assert f"{SIX[0]}: not in reports/mutation.json" in capsys.readouterr().out
+
+
+def test_checks_of_a_table_are_those_that_use_it() -> None:
+    mutant = next(m for m in made(TABLE) if m.within == "RULES")
+    sweep = Sweep(tree(), NoPool(), Memory(None))  # type: ignore[arg-type]
+    asked = sweep.may_notice(mutant)
+    assert "KANI-GA-016" in asked
+    assert "KANI-GA-003" not in asked
+    assert "KANI-GA-003" in {check.id for check in tree().noticing(TABLE)}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +262,18 @@ print(json.dumps(run.equivalent(ROOT, {path!r}, text.replace({old!r}, {new!r})))
         ("models/adamw/kernel.py", "m + weight * (g - m)", "m + weight * g - weight * m", "different"),
         ("models/tokens/cross_entropy.py", "sum(exps[1:], exps[0])", "sum(exps[:-1], exps[-1])", "equivalent"),
         ("models/tokens/cross_entropy.py", "sum(exps[1:], exps[0])", "sum(exps[1:], exps[1])", "different"),
+        ("models/tokens/cross_entropy.py", "not 0 <= target < classes", "target < 0 or target == classes", "different"),
+        (LOOP, "b + g for b, g", "g + b for b, g", "equivalent"),
+        (LOOP, "if room <= max_norm", "if room < max_norm", "equivalent"),
+        (LOOP, "if room <= max_norm", "if norm <= max_norm", "different"),
+        (LOOP, "round_to(g, config.gradient_format) for g", "g for g", "different"),
+        (
+            LOOP,
+            "s * config.loss_scale for s in shares",
+            "(s if self.__dict__.setdefault('n', []).append(1) or "
+            "len(self.n) < 5 else 0 * s) * config.loss_scale for s in shares",
+            "different",
+        ),
         (TABLE, "(_S.OPEN, _E.END): _UNAPPLIED", "(_S.OPEN, _E.END): _S.OPEN", "different"),
         ("models/tokens/bias.py", "2 * (s - 1) / (s + 1)", "(2 * s - 2) / (s + 1)", "equivalent"),
         (
