@@ -55,7 +55,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--known", action="store_true", help="files that reports/mutation.json lists; its survivors do not fail"
     )
-    parser.add_argument("--matrix", action="store_true", help="all killers of every mutant")
+    parser.add_argument(
+        "--matrix", action="store_true", help="two killers of every mutant, and the checks that no mutant needs"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--document", type=Path, help="write reports/mutation.json here")
     parser.add_argument("--out", type=Path, help="write docs/mutation.md here")
@@ -83,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
         return 0
     with Elsewhere(tree.root, given.scheduler) if given.scheduler else Pool(given.jobs) as pool:
-        sweep = Sweep(tree, pool, Memory(given.json), given.matrix, known=listed)
+        sweep = Sweep(tree, pool, Memory(given.json), 2 if given.matrix else 1, known=listed)
         rows = swept(sweep, paths, made, given.quiet)
     if given.matrix:
         asked = {check.id for path in paths for check in tree.noticing(path)}

@@ -111,6 +111,6 @@ def _row(cells: Iterable[object]) -> str:
 
 
 def redundant(rows: Iterable[Result], checks: Iterable[str]) -> list[str]:
-    """Checks without which, one at a time, no mutant survives: from rows with every killer."""
+    """Checks without which, one at a time, no mutant survives: from rows with two killers each, where there are two."""
     alone = {row["killers"][0]["check"] for row in rows if len({k["check"] for k in row["killers"]}) == 1}
     return sorted(set(checks) - alone)

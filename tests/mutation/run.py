@@ -68,15 +68,16 @@ def preload() -> None:
 
 
 def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a mutant's checks in their order until one kills it, or all of them with `every`.
+    """Run a mutant's checks in their order until so many kill it as are `wanted` (default: 1).
 
-    `job`: root, path, text, checks (each with check and, where it is known, baseline), loose, every. The result:
-    killers, survived, seconds, tried, the checks that are `red` unmutated, which kill nothing, and the `equivalence` of
-    a survivor. What is the same as the original is not asked further.
+    `job`: root, path, text, checks (each with check and, where it is known, baseline), loose, and killers that are
+    known. The result: killers, survived, seconds, tried, the checks that are `red` unmutated, which kill nothing, and
+    the `equivalence` of a survivor. What is the same as the original is not asked further.
     """
-    killers, red, tried, spent, began, same = [], [], 0, 0.0, time.monotonic(), None
+    killers, wanted, same = list(job.get("killers", ())), job.get("wanted", 1), None
+    red, tried, spent, began = [], 0, 0.0, time.monotonic()
     for row in job["checks"]:
-        if spent > PATIENCE and same is None and not job.get("every"):
+        if spent > PATIENCE and same is None:
             same = equivalent(job["root"], job["path"], job["text"])
             if same["answer"] == "equivalent":
                 break
@@ -89,7 +90,7 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
         spent += 0.0 if killers else said["cpu"]
         if how := killed(before, said):
             killers.append({"check": row["check"]["id"], "how": how, "clause": said["clause"], "why": said["reason"]})
-            if not job.get("every"):
+            if len(killers) == wanted:
                 break
     if not killers and same is None:
         same = equivalent(job["root"], job["path"], job["text"])

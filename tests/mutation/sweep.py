@@ -137,14 +137,15 @@ class Order:
 class Sweep:
     """The mutants of some files against every check that may notice them.
 
-    `red`: checks that are not green on the unmutated models, which kill nothing. With `known` baselines are made as
-    they are needed, and the order begins with what the committed document says: for a sample.
+    `wanted`: killers of each mutant after which no more is asked; with 2, a mutant that has one has no other. `red`:
+    checks that are not green on the unmutated models, which kill nothing. With `known` baselines are made as they are
+    needed, and the order begins with what the committed document says: for a sample.
     """
 
     tree: Tree
     pool: Pool
     memory: Memory
-    every: bool = False
+    wanted: int = 1
     order: Order = field(default_factory=Order)
     bases: dict[str, Result] = field(default_factory=dict)
     digests: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -186,8 +187,8 @@ class Sweep:
         """The answer on each mutant, as they come: those that are known first."""
         fresh = []
         for mutant in chosen:
-            known = self.memory.rows.get(self.key(mutant))
-            if known is not None and self._holds_still(mutant, known):
+            known = self.known_still(mutant)
+            if known is not None and (known["survived"] or self.wanted <= max(len(known["killers"]), known["wanted"])):
                 self.order.learn(mutant, known["order"], [k["check"] for k in known["killers"]])
                 yield mutant, known
             else:
@@ -201,8 +202,9 @@ class Sweep:
             self.order.learn(mutant, done, [k["check"] for k in said["killers"]])
             about = {"key": self.key(mutant), "file": mutant.path, "operator": mutant.operator, "line": mutant.line}
             about |= {"within": mutant.within, "diff": mutant.diff(self.tree.sources[module_of(mutant.path)].text)}
-            rests = {name: self.digest(name, mutant.path) for name in done}
-            row = {**about, **said, "order": done, "rests": rests, "every": self.every, "runs": _runs_digest()}
+            asked = dict.fromkeys([*done, *(k["check"] for k in said["killers"])])
+            rests = {name: self.digest(name, mutant.path) for name in asked}
+            row = {**about, **said, "order": done, "rests": rests, "wanted": self.wanted, "runs": _runs_digest()}
             self.memory.keep(row)
             yield mutant, row
 
@@ -216,23 +218,30 @@ class Sweep:
         """The same for the same text of the same file, whatever made it."""
         return hashlib.sha256(f"{mutant.path}\0{mutant.text}".encode()).hexdigest()[:20]
 
-    def _holds_still(self, mutant: CodeMutant, row: Result) -> bool:
-        """A kill stands while its killer is unchanged, equivalence while its runs are, and each check that was asked.
+    def known_still(self, mutant: CodeMutant) -> Result | None:
+        """The answer of an earlier run, as far as it stands: every text is unchanged that it rests on.
 
-        A survival stands while every check is unchanged that may notice the mutant.
+        A kill rests on its killers, equivalence on its runs and on each check that was asked, and a survival, or a
+        killer that is the only one, on every check that may notice the mutant.
         """
-        if (self.every and not row["every"]) or (row["survived"] and row.get("runs") != _runs_digest()):
-            return False
+        row = self.memory.rows.get(self.key(mutant))
+        if row is None or (row["survived"] and row.get("runs") != _runs_digest()):
+            return None
         needed = [k["check"] for k in row["killers"]] or row["order"]
-        if self.every or (row["survived"] and row["equivalence"]["answer"] != "equivalent"):
+        equal = row["survived"] and row["equivalence"]["answer"] == "equivalent"
+        if len(row["killers"]) < row["wanted"] and not equal:
             needed = self.may_notice(mutant)
-        return all(n in self.tree.checks and row["rests"].get(n) == self.digest(n, mutant.path) for n in needed)
+        stands = all(n in self.tree.checks and row["rests"].get(n) == self.digest(n, mutant.path) for n in needed)
+        return row if stands else None
 
     def _job(self, number: int, mutant: CodeMutant, tried: dict[int, list[str]]) -> Callable[[], tuple[Any, ...]]:
         def make() -> tuple[Any, ...]:
             seconds = {name: base["cpu"] for name, base in self.bases.items()}
-            tried[number] = ids = self.order.sorted(mutant, self.may_notice(mutant), seconds)
-            return ("run_job", self.job(mutant, ids))
+            row = self.known_still(mutant)
+            killers = row["killers"] if row else []
+            left = set(self.may_notice(mutant)) - {k["check"] for k in killers}
+            tried[number] = ids = self.order.sorted(mutant, sorted(left), seconds)
+            return ("run_job", self.job(mutant, ids) | {"killers": killers})
 
         return make
 
@@ -248,7 +257,7 @@ class Sweep:
             s.path: self._loose(s.path, mutant) for s in self.tree.sources.values() if s.path.startswith("models/")
         }
         job = {"root": str(self.tree.root), "path": mutant.path, "text": mutant.text, "checks": checks}
-        return job | {"loose": {path: lines for path, lines in loose.items() if lines}, "every": self.every}
+        return job | {"loose": {path: lines for path, lines in loose.items() if lines}, "wanted": self.wanted}
 
     def _loose(self, path: str, mutant: CodeMutant) -> list[int]:
         """First lines of assignments that may fail at import because of the mutant, without being it."""

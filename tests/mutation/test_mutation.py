@@ -201,6 +201,22 @@ def test_what_equals_the_original_is_not_asked_further(monkeypatch: pytest.Monke
         assert (said["survived"], said["tried"], said["equivalence"]["answer"]) == (True, tried, answer)
 
 
+def test_a_second_killer_is_asked_of_the_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refutes(job: Any, check: Any, cpu: float) -> dict[str, Any]:
+        asked.append(check["id"])
+        return {"outcome": "REFUTED" if check["id"] != "K-2" else "HOLDS", "clause": "X", "reason": "", "cpu": 0.1}
+
+    monkeypatch.setattr(run, "_mutated", refutes)
+    before = {"outcome": "HOLDS", "clause": "", "cpu": 0.1}
+    checks = [{"check": {"id": f"K-{i}", "expect": "holds"}, "baseline": before} for i in (2, 3, 4)]
+    first = {"check": "K-1", "how": "refuted", "clause": "X", "why": ""}
+    said = run.run_job({"root": ".", "path": LOOP, "text": "", "checks": checks, "wanted": 2, "killers": [first]})
+    assert [k["check"] for k in said["killers"]] == ["K-1", "K-3"]
+    assert asked == ["K-2", "K-3"]
+
+
 @pytest.mark.parametrize(
     "words",
     [("--within", "AdamW"), ("--operator", "drop"), ("--sample", "3")],
