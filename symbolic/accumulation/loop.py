@@ -1,4 +1,4 @@
-"""Harnesses over the accumulation loop: KANI-GA-001, -002, -004, -006, -007, -008 and -009 of the contract.
+"""Harnesses over the accumulation loop: KANI-GA-001, -002, -004, -006 and -007 of the contract.
 
 Each is assume, act, check. A gradient |g_i| <= 1 is the domain of the contract's absolute tolerance; the losses and
 the stale buffer are bounded alike, which loses nothing over the reals because every clause is homogeneous.
@@ -97,22 +97,6 @@ def exact_equivalence(k: Any, loop: Any) -> None:
         for j, (got, row) in enumerate(zip(applied, samples, strict=True)):
             want = mean(row[i : i + n * size])
             k.check("GA-EQ-001", k.same(got, want), f"window at sample {i}, element {j}: G_accum = G_full")
-
-
-def weighted_equivalence(k: Any, loop: Any) -> None:
-    """GA-EQ-001 for unequal counts: the weight of a micro-batch is its samples (or tokens) over the window's."""
-    n = k.upto("micro_batches")
-    most = k.bound("samples")
-    counts = [int(k.choose("samples", list(range(1, most + 1)))) for _ in range(n)]
-    samples = columns(k, lambda name: k.reals(name, sum(counts), -1, 1))
-    starts = [sum(counts[:i]) for i in range(n)]
-    cuts = list(zip(starts, counts, strict=True))
-    batches = [MicroBatch(mean(samples[0][a : a + c]), tuple(mean(r[a : a + c]) for r in samples), c) for a, c in cuts]
-    record = run_loop(k, loop, batches, Config(n), (0,) * len(samples))
-    applied = only_update(k, "GA-EQ-001", record)
-    k.cover("unequal counts", len(set(counts)) > 1)
-    for got, row in zip(applied, samples, strict=True):
-        k.check("GA-EQ-001", k.same(got, mean(row)), f"counts {counts}: G_accum = G_full")
 
 
 def loss_and_zeroing(k: Any, loop: Any) -> None:
