@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradproof.harness import constant
+from gradproof.harness import constant, round_to
 from models.accumulation.loop import Accumulation, Config, MicroBatch, Number, Record, Vector, WeightedAccumulation
 from models.accumulation.window import Event
 
@@ -282,6 +282,60 @@ class WindowLeftOpen(AtTheEnd):
         record.window -= 1
 
 
+class LowBuffer(Accumulation):
+    """Gradients pass through fp16 on their way into the buffer while `low` says so."""
+
+    low = False
+
+    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
+        """The buffer's format, and the value of another one."""
+        narrow = tuple(round_to(round_to(g, "fp16"), config.buffer_format) for g in grads) if self.low else grads
+        return super().accumulate(buffer, narrow, config)
+
+
+class Fp16AfterSkip(LowBuffer):
+    """The buffer is fp16 after a skipped step: it is allocated anew, in the parameters' format."""
+
+    def step(self, record: Record, config: Config) -> bool:
+        """Remember whether the step was skipped."""
+        performed = super().step(record, config)
+        self.low = not performed
+        return performed
+
+
+class Fp16UnderScale(LowBuffer):
+    """The buffer is fp16 where the loss is scaled."""
+
+    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
+        """Scaling is for fp16, so the buffer is."""
+        self.low = config.loss_scale is not None
+        return super().accumulate(buffer, grads, config)
+
+
+class Fp16UnderClip(LowBuffer):
+    """The buffer is fp16 where a clip follows."""
+
+    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
+        """The norm is taken of the parameters' format."""
+        self.low = config.max_norm is not None
+        return super().accumulate(buffer, grads, config)
+
+
+class FirstWindowRounded(Accumulation):
+    """The backward pass rounds in the first window alone."""
+
+    begun = False
+
+    def backward(self, batch: MicroBatch, window: Sequence[MicroBatch], config: Config) -> Vector:
+        """Later windows have gradients as they come."""
+        return super().backward(batch, window, replace(config, gradient_format=None) if self.begun else config)
+
+    def update(self, record: Record, config: Config) -> None:
+        """The first window is over."""
+        super().update(record, config)
+        self.begun = True
+
+
 CROSSED = [
     ("clip_to_one", "GA-INV-005", ClipToOne),
     ("clip_by_first_element", "GA-INV-005", ClipByFirstElement),
@@ -307,5 +361,9 @@ CROSSED = [
     ("limit_of_earlier_run", "GA-INV-005", LimitOfEarlierRun),
     ("buffer_forgotten", "GA-INV-003", BufferForgotten),
     ("loss_left_open", "GA-INV-001", LossLeftOpen),
+    ("fp16_after_skip", "GA-INV-004", Fp16AfterSkip),
+    ("fp16_under_scale", "GA-INV-004", Fp16UnderScale),
+    ("fp16_under_clip", "GA-INV-004", Fp16UnderClip),
+    ("first_window_rounded", "GA-INV-004", FirstWindowRounded),
     ("window_left_open", "GA-INV-003", WindowLeftOpen),
 ]
