@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -324,9 +325,9 @@ def largest_gradient(run: Run) -> float:
 # GA-EQ-001 alone.
 
 SPOKEN_OF: Mapping[str, frozenset[Event]] = {
-    "GA-INV-002": frozenset({Event.ZERO, Event.ACCUMULATE, Event.STEP, Event.END}),
-    "GA-INV-003": frozenset({Event.ACCUMULATE, Event.STEP, Event.SCHEDULE, Event.END}),
-    "GA-INV-005": frozenset({Event.ACCUMULATE, Event.UNSCALE, Event.CLIP, Event.STEP, Event.END}),
+    "GA-INV-002": frozenset({Event.ZERO, Event.ACCUMULATE, Event.STEP, Event.SKIP, Event.END}),
+    "GA-INV-003": frozenset({Event.ACCUMULATE, Event.STEP, Event.SKIP, Event.SCHEDULE, Event.END}),
+    "GA-INV-005": frozenset({Event.ACCUMULATE, Event.UNSCALE, Event.CLIP, Event.STEP, Event.SKIP, Event.END}),
 }
 
 
@@ -344,7 +345,18 @@ def events_for(events: Sequence[Event], clause: str) -> Iterator[Event]:
             if event is Event.ACCUMULATE and stepped and Event.ZERO not in SPOKEN_OF[clause]:
                 yield Event.ZERO
             yield event
-            stepped = event is Event.STEP or (stepped and event is not Event.ACCUMULATE)
+            stepped = event in (Event.STEP, Event.SKIP) or (stepped and event is not Event.ACCUMULATE)
+
+
+def events_of(run: Run) -> list[Event]:
+    """The observed events. An attempt after which nothing was applied is a step that the scaler skipped."""
+    performed = Counter(a.after for a in run.trace.applied if not a.skipped)
+    attempts, events = iter(run.trace.attempts), [Event(e) for e in run.trace.events]
+    for i, event in enumerate(events):
+        if event is Event.STEP:
+            performed[after := next(attempts)] -= 1
+            events[i] = Event.STEP if performed[after] >= 0 else Event.SKIP
+    return events
 
 
 def table_breaks(run: Run, clause: str) -> str:
@@ -353,7 +365,7 @@ def table_breaks(run: Run, clause: str) -> str:
     A subject that never calls `unscale_` leaves the loss scale to the scaler's step, or takes it out by hand: then
     where its clip stands to the loss scale is judged by value alone.
     """
-    events = [Event(e) for e in run.trace.events]
+    events = events_of(run)
     scaled = clause == "GA-INV-005" and run.job.scaler is not None and Event.UNSCALE in events
     trace = replay(events_for(events, clause), run.sizes, scaled=scaled)
     broken = trace[-1].broken if trace else None

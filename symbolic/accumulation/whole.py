@@ -1,12 +1,14 @@
 """Whole windows: KANI-GA-003, -008 and -009 of the contract, with every quantity of the loop a free input at once.
 
 The specification is written from the equations of the contract and from nothing of the model's text. A micro-batch
-belongs to the window that its number divided by N names. What is applied is a sum over the window. The weights are the
-first ones less the learning rate times the sum of all that was applied. A quotient is stated as a product: with
-r = |b| + 1e-6, the clipped gradient u is b where r <= max_norm, and r u = max_norm b elsewhere.
+belongs to the window that its number divided by N names. The gradient of a window is a sum over its samples, divided
+by how many they are. The weights are the first ones less the learning rate times the sum of all that was applied. A
+quotient is stated as a product: with r = |b| + 1e-6, the clipped gradient u is b where r <= max_norm, and
+r u = max_norm b elsewhere.
 
-Full windows of N micro-batches and a last one that may be shorter; loss scale, clip, skipped steps, tail and weights by
-count are crossed with each other.
+Runs of several windows of N micro-batches, of which the last one may be shorter, and runs of one window, which may have
+fewer than N; loss scale, clip, skipped steps, tail and weights by count are crossed with each other. Some of the runs
+follow two others of the same instance, on given numbers: nothing of an earlier run may be left in it.
 """
 
 from __future__ import annotations
@@ -16,30 +18,69 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradproof.harness import sqrt
 from models.accumulation.loop import Config, MicroBatch, Record, Vector
 from models.accumulation.window import Event
 
 EPSILON = Fraction(1, 10**6)  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+SIZES = (2, 1, 3)  # samples of successive micro-batches, where a gradient is made of its samples
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a micro-batch: how many, the sum of their losses, and the sum of their gradients by element."""
+
+    size: Any
+    loss: Any
+    grads: Vector
 
 
 @dataclass(frozen=True)
 class Case:
-    """The inputs of a run."""
+    """The inputs of a run. `samples` has a row for each micro-batch; `again`: the instance has run before."""
 
     batches: list[MicroBatch]
     config: Config
     weights: Vector
     buffer: Vector
-    by_count: bool
+    samples: list[Samples]
+    again: bool = False
 
     @property
-    def windows(self) -> list[list[MicroBatch]]:
-        """The micro-batches of each window: those whose number, divided by N, has the window's number as quotient."""
+    def windows(self) -> list[list[Samples]]:
+        """The samples of each window: of the micro-batches whose number, divided by N, has the window's as quotient."""
         last = (len(self.batches) - 1) // self.config.n
-        return [[b for i, b in enumerate(self.batches) if i // self.config.n == w] for w in range(last + 1)]
+        return [[s for i, s in enumerate(self.samples) if i // self.config.n == w] for w in range(last + 1)]
+
+
+CLAIMED = {
+    "GA-INV-002": "the buffer is zero where a window begins",
+    "GA-EQ-001": "the buffer is the scaled sum so far, and the mean after the unscaling",
+    "GA-INV-005": "the buffer is the scaled sum so far before a clip, and the clipped mean after it",
+    "GA-INV-003": "the buffer at a step is applied, and moves the weights by the learning rate and no more",
+    "GA-INV-001": "each window reports the mean of its losses",
+}
+"""What is claimed of the numbers of a run. A clause comes before those of what follows from its buffer."""
+
+
+class Claims:
+    """Claims of one run, asked as one question a clause, because a question costs more than a claim."""
+
+    def __init__(self, k: Any) -> None:
+        self.k = k
+        self.of: dict[str, list[Any]] = {clause: [] for clause in CLAIMED}
+
+    def same(self, clause: str, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Each two numbers are equal."""
+        self.of[clause] += [self.k.same(a, b) for a, b in pairs]
+
+    def ask(self) -> None:
+        """Ask for all of them, clause by clause."""
+        for clause, claims in self.of.items():
+            if claims:
+                self.k.check(clause, reduce(and_, claims, True), CLAIMED[clause])
 
 
 def total(values: Sequence[Any]) -> Any:
@@ -47,51 +88,86 @@ def total(values: Sequence[Any]) -> Any:
     return sum(values[1:], values[0])
 
 
-def share(case: Case, window: Sequence[MicroBatch], of: Sequence[Any]) -> tuple[Any, Any]:
-    """The window's weighted mean as numerator and denominator: sum of c_i x_i over sum of c_i, or sum of x_i over N."""
-    if case.by_count:
-        return total([b.count * x for b, x in zip(window, of, strict=False)]), total([b.count for b in window])
-    return total(list(of)), len(window)
-
-
 def whole_window(k: Any, loop: Any) -> None:
     """Every event, buffer, loss, applied gradient and weight of a run of several windows, for all inputs at once."""
     check_defaults(k)
-    case = inputs(k, loop)
+    case = inputs(k)
     k.scenario(case.batches, case.config, case.buffer, params=case.weights)
+    for earlier in [ON, OFF] if case.again else []:
+        loop.run(case.weights, numbers(case), earlier, case.buffer)
     record = loop.run(case.weights, case.batches, case.config, case.buffer)
     check_events(k, case, record)
-    check_buffers(k, case, record)
-    check_weights(k, case, record)
-    check_losses(k, case, record)
+    check_windows(k, case, record)
+    check_end(k, case, record)
 
 
 def check_defaults(k: Any) -> None:
     """A micro-batch that says nothing of its samples has one; a plain loop has no clip, no loss scale and no skips."""
     k.check("GA-EQ-001", MicroBatch(0, (0,)) == MicroBatch(0, (0,), 1), "one sample")
     k.check("GA-INV-003", Config(2) == Config(2, None, None, "fp32", None, 1, frozenset()), "a plain configuration")
+    k.check("GA-INV-003", Record((1,), (2,)) == Record((1,), (2,), [], [], [], [], [], 0, 0), "nothing is recorded yet")
 
 
-def inputs(k: Any, loop: Any) -> Case:
-    """A case of the claim: concrete are N, the size of the tail, which windows are skipped, and what is switched on."""
+def inputs(k: Any) -> Case:
+    """A case of the claim: concrete are N, M, which windows are skipped, and what is switched on."""
     by_count, width = k.params["weights"] == "count", k.bound("elements")
-    clipped, scaled = k.choose("clipped", [False, True]), k.choose("scaled", [False, True])
-    windows = k.bound("clipped_windows" if clipped else "windows")
-    n, tail = k.choose("N and tail", list(k.params["clipped_shapes" if clipped else "shapes"]))
-    skip = frozenset(k.choose("skipped windows", list(k.params["skips"])))
-    count = n * (windows - 1) + tail
-    losses = k.reals("loss", count)
-    grads = [k.reals(f"g{j}", count) for j in range(width)]
-    counts = [positive(k, f"count[{i}]") if by_count else 1 for i in range(count)]
+    run: Shape = k.choose("N, size of the last window, whether it is the only one, skipped windows", shapes(k))
+    again = k.choose("the instance has run before", [False, True] if run.single else [False])
+    clipped = k.choose("clipped", [False, True] if run.single or run.of in k.params["clipped_shapes"] else [False])
+    scaled = k.choose("scaled", [False, True])
+    summed = by_count and not (again or clipped) and k.choose("counts", ["free", "of samples"]) == "of samples"
+    windows = 1 if run.single else k.bound("clipped_windows" if clipped else "windows")
+    count = run.n * (windows - 1) + run.last
     config = Config(
-        n,
+        run.n,
         max_norm=positive(k, "max_norm") if clipped else None,
         loss_scale=positive(k, "loss scale") if scaled else None,
         learning_rate=k.real("learning rate"),
-        skip=skip,
+        skip=frozenset(w for w in run.skip if w < windows),
     )
-    batches = [MicroBatch(x, row, c) for x, row, c in zip(losses, zip(*grads, strict=True), counts, strict=True)]
-    return Case(batches, config, k.reals("weight", width), k.reals("left over", width), by_count)
+    samples = [summed_samples(k, i, width) for i in range(count)] if summed else []
+    if summed:
+        batches = [MicroBatch(s.loss / s.size, tuple(g / s.size for g in s.grads), s.size) for s in samples]
+    else:
+        losses, columns = k.reals("loss", count), [k.reals(f"g{j}", count) for j in range(width)]
+        counts = [positive(k, f"count[{i}]") if by_count else 1 for i in range(count)]
+        batches = [MicroBatch(x, row, c) for x, row, c in zip(losses, zip(*columns, strict=True), counts, strict=True)]
+        samples = [sums_of(b) for b in batches]
+    return Case(batches, config, k.reals("weight", width), k.reals("left over", width), samples, again)
+
+
+class Shape(NamedTuple):
+    """N, the micro-batches of the last window, whether there is no other one, and the windows that are skipped."""
+
+    n: int
+    last: int
+    single: bool
+    skip: tuple[int, ...]
+
+    @property
+    def of(self) -> list[int]:
+        """N and the last window, as the contract lists them."""
+        return [self.n, self.last]
+
+
+def shapes(k: Any) -> list[Shape]:
+    """The runs of several windows and those of one, of which the second ones are soon done."""
+    many = [Shape(n, last, False, tuple(skip)) for n, last in k.params["shapes"] for skip in k.params["skips"]]
+    single = [Shape(n, last, True, skip) for n, last in k.params["single_windows"] for skip in ((), (0,))]
+    return many[:1] + single + many[1:]
+
+
+def summed_samples(k: Any, i: int, width: int) -> Samples:
+    """Micro-batch `i`, made of samples: each has a loss and a gradient of its own."""
+    size = SIZES[i % len(SIZES)]
+    return Samples(
+        size, total(k.reals(f"loss[{i}]", size)), tuple(total(k.reals(f"g{j}[{i}]", size)) for j in range(width))
+    )
+
+
+def sums_of(batch: MicroBatch) -> Samples:
+    """What a micro-batch of so many samples says of their sums: its loss and its gradient are their means."""
+    return Samples(batch.count, batch.loss * batch.count, tuple(g * batch.count for g in batch.grads))
 
 
 def positive(k: Any, name: str) -> Any:
@@ -99,6 +175,17 @@ def positive(k: Any, name: str) -> Any:
     x = k.real(name)
     k.assume(x > 0)
     return x
+
+
+ON = Config(2, max_norm=Fraction(2), loss_scale=Fraction(8), learning_rate=Fraction(1, 3), skip=frozenset({0}))
+OFF = Config(3, learning_rate=Fraction(5))
+
+
+def numbers(case: Case) -> list[MicroBatch]:
+    """Five micro-batches of given numbers, as wide as the case; of one and of two samples where its counts are free."""
+    plain = isinstance(case.batches[0].count, int)
+    rows = [tuple(Fraction(i * i + 2, j + 1) - i for j in range(len(case.weights))) for i in range(5)]
+    return [MicroBatch(Fraction(3 * i + 1, 2), row, 1 if plain else 1 + i % 2) for i, row in enumerate(rows)]
 
 
 def events_of(case: Case) -> Iterator[tuple[Event, int, int]]:
@@ -146,72 +233,72 @@ def check_events(k: Any, case: Case, record: Record) -> None:
     k.cover("a short last window", len(case.windows[-1]) < case.config.n)
 
 
-def every(k: Any, clause: str, claims: Iterable[Any], label: str) -> None:
-    """One query for several claims."""
-    k.check(clause, reduce(and_, claims, True), label)
-
-
-def check_losses(k: Any, case: Case, record: Record) -> None:
-    """GA-INV-001: each window reports the weighted mean of its losses."""
+def check_windows(k: Any, case: Case, record: Record) -> None:
+    """Window by window: the buffer after every event, what is applied, the weights, and the reported loss."""
     k.check("GA-INV-001", len(record.losses) == len(case.windows), "one reported loss a window")
-    for w, (got, window) in enumerate(zip(record.losses, case.windows, strict=True)):
-        above, below = share(case, window, [b.loss for b in window])
-        k.check("GA-INV-001", k.same(got * below, above), f"window {w}: the mean of its losses")
-
-
-def check_buffers(k: Any, case: Case, record: Record) -> None:
-    """The buffer after every event: zero, the scaled sum so far, the mean, the clipped mean."""
     before: Vector = ()
-    for (event, w, held), value in zip(events_of(case), record.values, strict=True):
-        clause, label = CLAUSES[event], f"window {w}, {event.value}, {held} micro-batches in"
-        if event is Event.ACCUMULATE and case.config.max_norm is not None:
+    applied: list[Vector] = []
+    events = list(zip(events_of(case), record.values, strict=True))
+    claims = Claims(k)
+    for w in range(len(case.windows)):
+        for event, held, value in [(event, held, value) for (event, at, held), value in events if at == w]:
+            k.check(CLAUSES[event], len(value) == len(case.weights), f"window {w}, {event.value}: every element")
+            claim_buffer(claims, case, (event, w, held), before, value)
+            if event is Event.STEP:
+                applied.append(value)
+                claims.same("GA-INV-003", zip(record.updates[len(applied) - 1], value, strict=True))
+            before = value
+        claims.same("GA-INV-003", zip(record.weights[w], moved(case, applied), strict=True))
+        above, below = mean_of(case.windows[w], [s.loss for s in case.windows[w]])
+        claims.same("GA-INV-001", [(record.losses[w] * below, above)])
+    claims.ask()
+
+
+def mean_of(window: Sequence[Samples], sums: Sequence[Any]) -> tuple[Any, Any]:
+    """The mean over all samples of a window as numerator and denominator; `sums` has the sum of some micro-batches."""
+    return total(sums), total([s.size for s in window])
+
+
+def moved(case: Case, applied: Sequence[Vector]) -> Vector:
+    """The first weights less the learning rate times the sum of all that was applied."""
+    if not applied:
+        return case.weights
+    sums = [total([u[j] for u in applied]) for j in range(len(case.weights))]
+    return tuple(start - case.config.learning_rate * s for start, s in zip(case.weights, sums, strict=True))
+
+
+def claim_buffer(claims: Claims, case: Case, at: tuple[Event, int, int], before: Vector, value: Vector) -> None:
+    """The buffer after an event: zero, the scaled sum so far, the mean, the clipped mean, or what it was."""
+    event, w, held = at
+    clause, config = CLAUSES[event], case.config
+    if event is Event.CLIP:
+        claim_clip(claims, value, before, config.max_norm)
+    elif event in (Event.ACCUMULATE, Event.UNSCALE):
+        if event is Event.ACCUMULATE and config.max_norm is not None:
             clause = "GA-INV-005"  # the sums of a run without a clip are GA-EQ-001's
-        k.check(clause, len(value) == len(case.weights), f"{label}: every element")
-        if event is Event.CLIP:
-            check_clip(k, value, before, case.config.max_norm, label)
-        else:
-            rows = zip(value, right_of(case, event, w, held, before), strict=True)
-            every(k, clause, (k.same(x * below, above) for x, (above, below) in rows), label)
-        before = value
+        factor = 1 if event is Event.UNSCALE or config.loss_scale is None else config.loss_scale
+        window = case.windows[w]
+        for j, x in enumerate(value):
+            above, below = mean_of(window, [s.grads[j] for s in window[:held]])
+            claims.same(clause, [(x * below, above * factor)])
+    else:
+        claims.same(clause, zip(value, [0] * len(value) if event is Event.ZERO else before, strict=True))
 
 
-def right_of(case: Case, event: Event, w: int, held: int, before: Vector) -> list[tuple[Any, Any]]:
-    """What each element of the buffer is after an event other than a clip, as numerator and denominator."""
-    if event is Event.ZERO:
-        return [(0, 1)] * len(case.weights)
-    if event not in (Event.ACCUMULATE, Event.UNSCALE):
-        return [(b, 1) for b in before]
-    window, scale = case.windows[w], case.config.loss_scale
-    sums = [share(case, window, [b.grads[j] for b in window[:held]]) for j in range(len(case.weights))]
-    return sums if event is Event.UNSCALE or scale is None else [(above * scale, below) for above, below in sums]
-
-
-def check_clip(k: Any, clipped: Vector, whole: Vector, limit: Any, label: str) -> None:
+def claim_clip(claims: Claims, clipped: Vector, whole: Vector, limit: Any) -> None:
     """GA-INV-005: the whole gradient, cut to the largest norm, in its own direction."""
-    room = sqrt(total([x * x for x in whole])) + EPSILON
-    fits = room <= limit
+    k, room = claims.k, sqrt(total([x * x for x in whole])) + EPSILON
+    fits, cut = room <= limit, room > limit
     k.cover("a gradient that fits", fits)
-    k.cover("a gradient that is cut", ~fits)
-    pairs = list(zip(clipped, whole, strict=True))
-    every(k, "GA-INV-005", ((~fits | k.same(x, b)) & (fits | k.same(x * room, limit * b)) for x, b in pairs), label)
-
-
-def check_weights(k: Any, case: Case, record: Record) -> None:
-    """GA-INV-003: what is applied is the buffer at the step, and moves the weights by the learning rate and no more."""
-    at_step = [v for (event, _, _), v in zip(events_of(case), record.values, strict=True) if event is Event.STEP]
-    rate = case.config.learning_rate
-    pairs = [
-        (x, v)
-        for update, value in zip(record.updates, at_step, strict=True)
-        for x, v in zip(update, value, strict=True)
+    k.cover("a gradient that is cut", cut)
+    claims.of["GA-INV-005"] += [
+        (fits & k.same(x, b)) | (cut & k.same(x * room, limit * b)) for x, b in zip(clipped, whole, strict=True)
     ]
-    every(k, "GA-INV-003", (k.same(x, v) for x, v in pairs), "what the step is handed is applied")
-    for w, weights in enumerate(record.weights):
-        steps = at_step[: sum(i not in case.config.skip for i in range(w + 1))]
-        moved = [
-            start - rate * total([u[j] for u in steps]) if steps else start for j, start in enumerate(case.weights)
-        ]
-        rows = zip(weights, moved, strict=True)
-        every(k, "GA-INV-003", (k.same(x, m) for x, m in rows), f"window {w}: start - rate * all that was applied")
-    rows = zip(record.params, record.weights[-1], strict=True)
-    every(k, "GA-INV-003", (k.same(x, m) for x, m in rows), "the weights at the end are those of the last window")
+
+
+def check_end(k: Any, case: Case, record: Record) -> None:
+    """GA-INV-003: at the end weights and buffer are the last ones, and no window and no loss is open."""
+    k.check("GA-INV-003", record.window == len(case.windows), "as many windows are over")
+    k.check("GA-INV-001", k.same(record.open_loss, 0), "no loss is left open")
+    ends = [*zip(record.params, record.weights[-1], strict=True), *zip(record.buffer, record.values[-1], strict=True)]
+    k.check("GA-INV-003", reduce(and_, (k.same(x, y) for x, y in ends), True), "the last weights and the last buffer")

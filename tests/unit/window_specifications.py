@@ -287,7 +287,7 @@ def whole_window(trace: Trace) -> bool | None:
     batches = [MicroBatch(Fraction(1), (Fraction(1, 2 + i),)) for i in range(trace.data.total)]
     zero = (Fraction(0),)
     record = Did(trace).run(zero, batches, config, zero)
-    whole.check_events(k, whole.Case(batches, config, zero, zero, by_count=False), record)
+    whole.check_events(k, whole.Case(batches, config, zero, zero, [whole.sums_of(b) for b in batches]), record)
     return not k.broken
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +15,11 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome
 from gradproof.execution.methods import smt as smt_run
-from models.accumulation.loop import Accumulation, Config, Empty, Record, Vector
+from models.accumulation.loop import Accumulation, Config, Empty, MicroBatch, Record, Vector
 from models.accumulation.mutants import MUTANTS
 from models.accumulation.window import Event
 from models.registry import Mutant
+from symbolic.accumulation import whole
 from symbolic.accumulation.loop import numerical_equivalence
 from symbolic.stubs import claims, d2_half_ulp, d3_grid, d4_monotone
 
@@ -32,7 +33,10 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-RUNS = {"weights": "equal", "shapes": [[2, 1]], "clipped_shapes": [[2, 2]], "skips": [[1]]}
+RUNS = {
+    "weights": "equal", "shapes": [[2, 1], [2, 2]], "clipped_shapes": [[2, 2]], "single_windows": [[3, 2]],
+    "skips": [[1]],
+}  # fmt: skip
 
 
 def tolerances(fp32: str, fp16: str) -> list[dict[str, Any]]:
@@ -279,6 +283,35 @@ def test_values_are_judged_besides_events(clause: str, subject: Any) -> None:
     assert finding.outcome is Outcome.REFUTED, finding.reason
     assert finding.counterexample is not None
     assert finding.counterexample["clause"] == clause
+
+
+@dataclass(frozen=True)
+class TwoSamples(MicroBatch):
+    """A micro-batch of two samples, where it says nothing of them."""
+
+    count: int = 2
+
+
+@dataclass(frozen=True)
+class Rated(Config):
+    """A configuration with a learning rate of its own."""
+
+    learning_rate: Any = 2
+
+
+@dataclass
+class Begun(Record):
+    """A record that starts in the second window."""
+
+    window: int = 1
+
+
+@pytest.mark.parametrize(("clause", "made"), [("GA-EQ-001", TwoSamples), ("GA-INV-003", Rated), ("GA-INV-003", Begun)])
+def test_a_default_that_changes_is_refuted(clause: str, made: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, made.__bases__[0].__name__, made)
+    finding = run(claim("symbolic.accumulation.whole:whole_window", clause, params=RUNS))
+    assert finding.clauses == {clause: "REFUTED"}, finding.reason
+    assert finding.outcome is Outcome.REFUTED
 
 
 @pytest.mark.parametrize("name", sorted(claims.UNSOUND))

@@ -43,10 +43,8 @@ def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() ->
 
 
 def test_an_expected_refutation_is_told_without_an_event_to_blame() -> None:
-    bounds = {"micro_batches": 2, "elements": 1, "samples": 2}
-    found = run(
-        claim("symbolic.accumulation.loop:weighted_equivalence", "GA-EQ-001", bounds=bounds, expect=Expect.REFUTED)
-    )
+    params = RUNS | {"weights": "count"}
+    found = run(claim("symbolic.accumulation.whole:whole_window", "GA-EQ-001", params=params, expect=Expect.REFUTED))
     assert found.outcome is Outcome.REFUTED
     assert found.counterexample is not None
     line = from_json(found.counterexample["trace"])

@@ -14,7 +14,9 @@ from models.accumulation.mutants import MUTANTS as MODELS
 from models.accumulation.torch_mutants import MUTANTS, TORCH_ONLY
 from models.accumulation.torch_nets import NETS
 from models.accumulation.torch_steps import DividedOnce, SummedOverTokens, TorchStep
+from models.accumulation.window import Event
 from symbolic.accumulation import falsify
+from symbolic.accumulation.falsify_bench import SPOKEN_OF, events_of, execute, table_breaks
 from symbolic.accumulation.falsify_measure import MODES, interaction, scale_of
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -50,6 +52,20 @@ def test_every_mutant_is_killed_by_the_test_named_for_its_obligation(clause: str
     assert [c.name for c in finding.controls if not c.killed] == []
     assert {c.outcome for c in finding.controls} == {Outcome.REFUTED}
     assert all(r["reproduced"] for c in finding.controls for r in c.replays)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_window_table_refuses_a_schedule_after_a_skipped_step(form: str) -> None:
+    """The gradient of the second window overflows, so that the scaler skips its step."""
+    case = Case("linear", 2, seed=11, windows=3, loss_scale=8.0, overflow=2, learning_rate=0.0625, form=form)
+    right, wrong = (
+        execute(subject, case, Place("cpu", "fp32")) for subject in (TorchStep, MUTANTS["scheduled_after_skip"].subject)
+    )
+    attempts = [e for e in events_of(right) if e in (Event.STEP, Event.SKIP)]
+    assert attempts == [Event.STEP, Event.SKIP, Event.STEP]
+    assert [table_breaks(right, clause) for clause in SPOKEN_OF] == ["", "", ""]
+    said = "window table, schedule while skipped: the schedule advanced after a step that the scaler skipped"
+    assert table_breaks(wrong, "GA-INV-003") == said
 
 
 def test_names_obligations_and_references_are_those_of_the_models() -> None:
