@@ -130,7 +130,8 @@ def summary(rows: Sequence[Result], seconds: float) -> str:
     for path in sorted({row["file"] for row in rows}):
         n = {how: counts[path, how] for how in HOWS}
         lines.append(f"{path:40} {sum(n.values()):7} {' '.join(f'{v:7}' for v in n.values())}")
-    return "\n".join([*lines, f"{len(rows)} mutants in {seconds:.0f} s"])
+    cpu = sum(row["cpu"] for row in rows)
+    return "\n".join([*lines, f"{len(rows)} mutants in {seconds:.0f} s; to answer them took {cpu:.0f} s of CPU time"])
 
 
 if __name__ == "__main__":

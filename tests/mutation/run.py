@@ -71,11 +71,11 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a mutant's checks in their order until so many kill it as are `wanted` (default: 1).
 
     `job`: root, path, text, checks (each with check and, where it is known, baseline), loose, and killers that are
-    known. The result: killers, survived, seconds, tried, the checks that are `red` unmutated, which kill nothing, and
-    the `equivalence` of a survivor. What is the same as the original is not asked further.
+    known. The result: killers, survived, seconds, CPU seconds, tried, the checks that are `red` unmutated, which kill
+    nothing, and the `equivalence` of a survivor. What is the same as the original is not asked further.
     """
     killers, wanted, same = list(job.get("killers", ())), job.get("wanted", 1), None
-    red, tried, spent, began = [], 0, 0.0, time.monotonic()
+    red, tried, spent, began, used = [], 0, 0.0, time.monotonic(), _cpu()
     for row in job["checks"]:
         if spent > PATIENCE and same is None:
             same = equivalent(job["root"], job["path"], job["text"])
@@ -94,9 +94,16 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
                 break
     if not killers and same is None:
         same = equivalent(job["root"], job["path"], job["text"])
-    seconds = round(time.monotonic() - began, 2)
-    result = {"killers": killers, "survived": not killers, "tried": tried, "red": red, "seconds": seconds}
+    took = {"seconds": round(time.monotonic() - began, 2), "cpu": round(_cpu() - used, 2)}
+    result = {"killers": killers, "survived": not killers, "tried": tried, "red": red, **took}
     return result if killers else result | {"equivalence": same}
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(
+        u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def _mutated(job: Mapping[str, Any], check: Mapping[str, Any], cpu: float) -> dict[str, Any]:

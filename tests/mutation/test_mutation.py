@@ -327,7 +327,7 @@ class NoPool:
             else:
                 checks = of[0]["checks"]
                 same = {"answer": "undecided", "why": ""}
-                said = {"killers": [], "survived": True, "tried": len(checks), "red": [], "seconds": 0.0}
+                said = {"killers": [], "survived": True, "tried": len(checks), "red": [], "seconds": 0.0, "cpu": 0.0}
                 yield number, said | {"equivalence": same}
 
 
