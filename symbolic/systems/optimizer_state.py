@@ -67,8 +67,7 @@ def paired(state: State, t: Any, skipped: Any, begun: Any) -> Any:
 
 
 def _fresh(k: Any) -> None:
-    t = k.int("windows of a fresh loop", 0, 0)
-    k.check(CLAUSE, paired(State.CLEAN, t, t, t), "a fresh loop")
+    k.check(CLAUSE, paired(State.CLEAN, 0, 0, 0), "a fresh loop")
 
 
 def _event(k: Any, rule: Any, held: Moments, g: Any, by: Decay, counts: list[Any]) -> None:
