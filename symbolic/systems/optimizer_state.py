@@ -43,7 +43,9 @@ def sums_of_steps(k: Any, rule: Any) -> None:
     windows = k.bound("windows")
     start, by = _any_state(k, k.int("t", 0))
     skipping = k.choose("skipped", list(product([False, True], repeat=windows)))
-    buffers = iter(k.reals("buffer", windows * len(STEPPED)))
+    drawn = k.reals("buffer", windows * len(STEPPED))
+    buffers = iter(drawn)
+    k.scenario(start, by, g=drawn)
     k.cover("a step on each side of a skipped one", (skipping == (False, True, False)) & (by.a > 0))
     held, taken = start, []
     for number, skips in enumerate(skipping, 1):

@@ -57,6 +57,7 @@ def within_norm(g: Any, w: Any, setup: SgdSetup) -> Any:
 
 def sgd_is(k: Any, sgd: Any, setup: SgdSetup, enters: Enters, start: State, gradients: Sequence[Any]) -> None:
     """SGD from any state: buffer t is the sum of momentum^(t - i) d_i, and the weight has moved by all directions."""
+    k.scenario(start, setup, gradients=tuple(gradients))
     now, entered, moved = start, [], 0
     for t, g in enumerate(gradients, 1):
         entered.append(enters(g, now.w, setup))
@@ -82,6 +83,7 @@ def adamw_is(k: Any, adam: Any) -> None:
     k.assume((eps > 0) & (start.v >= 0))
     for correction in (*first, *second):
         k.assume(correction > 0)
+    k.scenario(start, setup, gradients=gradients)
     now, b1, b2 = start, setup.beta1, setup.beta2
     k.cover("gradients of both signs, and decay", (gradients[0] > 0) & (gradients[-1] < 0) & (setup.decay > 0))
     for t, (gradient, c1, c2) in enumerate(zip(gradients, first, second, strict=True), 1):

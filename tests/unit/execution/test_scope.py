@@ -418,12 +418,44 @@ def freed(build: Callable[[Any], Any], *names: str) -> dict[str, tuple[bool, lis
 def test_a_number_is_free_where_it_is_made_of_an_input() -> None:
     def build(k: Any) -> None:
         y = k.real("y", 0, 1)
-        k.scenario([Setup(2 * y + 1, (0, y), inner=Inner(y))], buffer=(0, y), params=(0, 0))
+        k.scenario([Setup(2 * y + 1, (1 - y, y), inner=Inner(y))], buffer=(y, -y), params=(0, 0), grads=(0, y))
 
     rows = freed(build)
     assert {name for name, (free, _) in rows.items() if free} == {"rate", "betas", "decay", "buffer"}
-    assert rows["params"] == (False, ["0"])
+    assert rows["params"] == rows["grads"] == (False, ["0"])
     assert rows["limit"] == (False, ["1.0"])
+
+
+@pytest.mark.parametrize("pinned", ["element", "range", "dataclass", "path"])
+def test_one_free_element_does_not_free_a_list(pinned: str) -> None:
+    def build(k: Any) -> None:
+        y, z = k.reals("y", 2, 0, 1)
+        if pinned == "path":  # an element is constant on each path, and another one on the other
+            y, z = (y, 0) if k.choose("first", [True, False]) else (0, z)
+        elif pinned != "dataclass":
+            z = 1 if pinned == "element" else k.real("z", 1, 1)
+        second = 2 if pinned == "dataclass" else y
+        k.scenario([Setup(y, (y, z)), Setup(second, (y, z))])
+
+    rows = freed(build)
+    assert rows["betas"][0] is (pinned == "dataclass")
+    assert rows["rate"][0] is (pinned != "dataclass")
+
+
+def test_a_case_of_any_number_of_parts_is_taken_whole() -> None:
+    def build(k: Any) -> None:
+        inner = [Inner(k.real(f"decay {i}")) for i in range(4)]
+        k.scenario(*inner, Setup(k.real("rate"), (), inner=inner[0]))
+
+    assert {"decay", "rate"} <= {name for name, (free, _) in freed(build).items() if free}
+    three = freed(lambda k: k.scenario(Inner(0), Inner(k.real("y")), Setup(k.real("z"), ())))
+    assert (three["decay"], three["rate"][0]) == ((False, ["0"]), True)
+
+
+@pytest.mark.parametrize("case", [(Inner(0), 1), (Inner(0), Inner(0), Inner(0), (1, 2)), ((1, 2),)])
+def test_a_part_of_a_case_that_no_dataclass_is_in_needs_a_name(case: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match="give it a name"):
+        freed(lambda k: k.scenario(*case))
 
 
 def test_a_number_that_takes_two_values_is_not_free_and_a_word_that_does_is() -> None:

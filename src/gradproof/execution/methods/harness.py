@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -137,7 +138,8 @@ class ExploringKit(Kit):
 
     def scenario(self, *case: Any, **named: Any) -> None:
         """The case that a harness built: the evidence states what it freed of it."""
-        self.explorer.case(rows(case[:2], _arguments(case, named)))
+        loop = _is_loop(case)
+        self.explorer.case(rows(case[:2], {"buffer": case[2], **named}) if loop else rows(case, named))
 
 
 def _case_by_name(option: Any) -> bool:
@@ -147,8 +149,10 @@ def _case_by_name(option: Any) -> bool:
     return option is None or isinstance(option, (str, bool, Enum))
 
 
-def _arguments(case: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"buffer": case[2], **named} if len(case) == 3 else named
+def _is_loop(case: Sequence[Any]) -> bool:
+    """Whether a case is the micro-batches, the configuration and the buffer, plain numbers, of a loop."""
+    lists = len(case) == 3 and isinstance(case[0], list) and isinstance(case[2], (list, tuple))
+    return lists and not any(map(is_dataclass, case[2]))
 
 
 class SymbolicKit(ExploringKit):
@@ -356,7 +360,7 @@ class ConcreteKit(Kit):
 
     def scenario(self, *case: Any, **named: Any) -> None:
         """Keep micro-batches, configuration and buffer in plain floats, for the replay on a real PyTorch step."""
-        if len(case) == 3:
+        if _is_loop(case):
             self.case = case_of(*case)
 
 
