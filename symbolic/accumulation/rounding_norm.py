@@ -1,4 +1,4 @@
-"""From one element to the norm over d elements, for every d: KANI-GA-030 of the contract.
+"""From one element to the norm over d elements: KANI-GA-030 of the contract.
 
 Each element of a gradient has a buffer of its own, so element i errs by E_i with |E_i| <= B (what one element may lose:
 KANI-GA-020 to -024) and |E_i| <= c m_i, m_i = mean |g| of that element (KANI-GA-029). Then, for every d,
@@ -6,7 +6,9 @@ KANI-GA-020 to -024) and |E_i| <= c m_i, m_i = mean |g| of that element (KANI-GA
     max |E_i| <= B,   ||E||_2 <= sqrt(d) B,   ||E||_2 <= c ||m||_2,
 
 and where every |E_i| = B the norm is sqrt(d) B, so that the second cannot be smaller. The base takes the gradient of
-three elements from the subject and their norms from the definition. The step adds an element to norms of any d others.
+as many elements as the bound `elements` says from the subject, and their norms from the definition. The step adds an
+element to norms of any d others, and asks the subject nothing: that each element has its own buffer is shown up to the
+bound, and what follows from it for every d.
 Source: Higham, Accuracy and Stability (2nd ed.), section 6.2.
 """
 
@@ -17,12 +19,12 @@ from typing import Any
 from gradproof.harness import sqrt
 
 CLAUSE = "GA-EQ-001"
-ELEMENTS = 3
 
 
 def norm(k: Any, layout: Any) -> None:
-    """Three elements, and one more beside any number of others."""
-    first, later = Gradient(k), OneMore(k)  # every input is drawn before the first check, for the replays
+    """As many elements of a gradient as the bound says, and one more beside any number of others."""
+    # every input is drawn before the first check, for the replays
+    first, later = Gradient(k, k.bound("elements")), OneMore(k)
     k.inductive(lambda: first.judge(k, layout), lambda: later.judge(k))
 
 
@@ -45,11 +47,9 @@ def euclidean(parts: Any) -> Any:
 class Gradient:
     """The base: what buffers hold, each within the bounds of its element, and what the subject makes of them."""
 
-    def __init__(self, k: Any) -> None:
+    def __init__(self, k: Any, count: int) -> None:
         self.b, self.c = k.real("B"), k.real("c")
-        self.exact, self.held, self.means = (
-            k.reals(name, ELEMENTS) for name in ("exact mean", "accumulated", "mean |g|")
-        )
+        self.exact, self.held, self.means = (k.reals(name, count) for name in ("exact mean", "accumulated", "mean |g|"))
         k.assume((self.b > 0) & (self.c > 0))
         for x, got, m in zip(self.exact, self.held, self.means, strict=True):
             k.assume((x <= m) & (-x <= m))
@@ -59,7 +59,7 @@ class Gradient:
     def judge(self, k: Any, layout: Any) -> None:
         """Each element, then the three norms of all of them."""
         got = layout.gradient(self.held)
-        k.check(CLAUSE, len(got) == ELEMENTS, "as many elements as buffers")
+        k.check(CLAUSE, len(got) == len(self.held), "as many elements as buffers")
         errors = [a - x for a, x in zip(got, self.exact, strict=True)]
         k.cover("an element with an error", errors[0] > 0)
         for i, (e, m) in enumerate(zip(errors, self.means, strict=True)):
@@ -67,7 +67,7 @@ class Gradient:
             lemma(k, (e <= self.c * m) & (-e <= self.c * m), f"the error of element {i}, relative to its mean")
             lemma(k, e * e <= self.b * self.b, f"its square, element {i}")
             lemma(k, e * e <= self.c * self.c * m * m, f"its square, relative, element {i}")
-        k.check(CLAUSE, at_most(k, euclidean(errors), sqrt(self.b * 0 + ELEMENTS) * self.b), "at most sqrt(d) B")
+        k.check(CLAUSE, at_most(k, euclidean(errors), sqrt(self.b * 0 + len(self.held)) * self.b), "at most sqrt(d) B")
         k.check(
             CLAUSE, at_most(k, euclidean(errors), self.c * euclidean(self.means)), "at most c times the means' norm"
         )

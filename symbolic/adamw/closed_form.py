@@ -22,7 +22,7 @@ from typing import Any
 
 from gradproof.harness import sqrt
 from models.adamw.model import Hyper, State, Step, fresh
-from symbolic.adamw.step import DECOUPLED, VECTORISED, WIDTH, hyperparameters, vector
+from symbolic.adamw.step import DECOUPLED, VECTORISED, hyperparameters
 
 FORMS = ("step", "vectorised")
 STEPS = 3
@@ -135,8 +135,9 @@ def _decoupled(k: Any, words: str, made: Made, before: Sequence[Any], hyper: Hyp
 
 def vectorised(k: Any, subject: Any) -> None:
     """AW-EQ-001 and AW-INV-001 over the reals, every t: both arrangements are the closed form, decay apart."""
-    form = k.choose("form", FORMS)
-    first, later = Training(k), LaterStep(k)  # every input is drawn before the first check, for the replays
+    form, width = k.choose("form", FORMS), k.bound("elements")
+    # every input is drawn before the first check, for the replays
+    first, later = Training(k, width), LaterStep(k, width)
     k.inductive(lambda: first.judge(k, subject, form), lambda: later.judge(k, subject, form))
 
 
@@ -146,17 +147,17 @@ class Training:
     Later steps are those of `LaterStep`: it takes any state, and a step is shown here to depend on nothing else.
     """
 
-    def __init__(self, k: Any) -> None:
-        self.hyper = hyperparameters(k)
-        self.m, self.v = vector(k, "m[0]", WIDTH), vector(k, "v[0]", WIDTH)
-        self.grads = [vector(k, f"g[{t + 1}]", WIDTH) for t in range(STEPS)]
-        self.weights = [vector(k, f"theta[{t}]", WIDTH) for t in range(STEPS)]
+    def __init__(self, k: Any, width: int) -> None:
+        self.hyper, self.width = hyperparameters(k), width
+        self.m, self.v = k.reals("m[0]", width), k.reals("v[0]", width)
+        self.grads = [k.reals(f"g[{t + 1}]", width) for t in range(STEPS)]
+        self.weights = [k.reals(f"theta[{t}]", width) for t in range(STEPS)]
         for x in self.v:
             k.assume(x >= 0)
 
     def judge(self, k: Any, subject: Any, form: str) -> None:
         """The steps of a form, one after another, and the first one again."""
-        for width in range(1, 2 * WIDTH):
+        for width in range(1, 2 * self.width):
             k.check(VECTORISED, fresh(width) == State((0,) * width, (0,) * width, 1, 1), "no gradient yet")
         kept, state, made = attributes(subject), State(self.m, self.v, 1, 1), []
         for t in range(STEPS):
@@ -172,7 +173,7 @@ class Training:
     def after(self, t: int) -> list[Closed]:
         """Every element after t steps."""
         powers = power(self.hyper.beta1, t), power(self.hyper.beta2, t)
-        own = [sums([row[i] for row in self.grads[:t]], self.hyper) for i in range(WIDTH)]
+        own = [sums([row[i] for row in self.grads[:t]], self.hyper) for i in range(self.width)]
         return [closed(m, v, added, powers, self.hyper) for m, v, added in zip(self.m, self.v, own, strict=True)]
 
 
@@ -184,11 +185,11 @@ def attributes(subject: Any) -> list[dict[str, str]]:
 class LaterStep:
     """The step. One more gradient: each sum is discounted once, and the gradient or its square is added."""
 
-    def __init__(self, k: Any) -> None:
+    def __init__(self, k: Any, width: int) -> None:
         self.hyper = hyperparameters(k, " later")
         names = ("m[0]", "v[0]", "sum of g", "sum of g^2", "theta", "g")
         self.m, self.v, self.first, self.second, self.weights, self.grads = (
-            vector(k, f"{name} later", WIDTH) for name in names
+            k.reals(f"{name} later", width) for name in names
         )
         self.powers = one, two = k.real("b1^t"), k.real("b2^t")
         for x in self.powers:

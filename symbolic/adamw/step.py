@@ -1,8 +1,9 @@
 """Harnesses over one step of AdamW, for every step at once: KANI-AW-005 to -007 of `adamw-kernel-v1`.
 
-Each is a base (the state before the first step) and one step from any state that satisfies the invariant; weights,
-gradients and hyperparameters are any real numbers in their domains. What a step computes is pinned in
-`symbolic.adamw.closed_form`; here are bounds and the correction, judged by what it makes of a constant gradient.
+Each is a base (the state before the first step) and one step from any state that satisfies the invariant, for as many
+elements as the bound `elements` says; weights, gradients and hyperparameters are any real numbers in their domains.
+What a step computes is pinned in `symbolic.adamw.closed_form`; here are bounds and the correction, judged by what it
+makes of a constant gradient.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def any_state(k: Any, width: int) -> State:
     one, two = k.real("power1"), k.real("power2")
     for power in (one, two):
         k.assume((power > 0) & (power <= 1))
-    v = tuple(k.real(f"v[{i}]") for i in range(width))
+    v = k.reals("v", width)
     for x in v:
         k.assume(x >= 0)
-    return State(tuple(k.real(f"m[{i}]") for i in range(width)), v, one, two)
+    return State(k.reals("m", width), v, one, two)
 
 
 def remains(k: Any, clause: str, state: State, words: str) -> None:
@@ -45,28 +46,20 @@ def remains(k: Any, clause: str, state: State, words: str) -> None:
         k.check(clause, (power > 0) & (power <= 1), f"{words}: the powers lie in (0, 1]")
 
 
-def vector(k: Any, name: str, width: int) -> tuple[Any, ...]:
-    """Any real vector."""
-    return tuple(k.real(f"{name}[{i}]") for i in range(width))
-
-
-WIDTH = 2
-"""Elements of an inductive step: two, so that a bug of the first alone, or of all but the first, is seen."""
-
-
 def nonnegative(k: Any, subject: Any) -> None:
     """AW-BND-001, every t: v stays within [0, G^2] where |g| <= G, and a gradient leaves its share in it."""
-    k.inductive(lambda: _nonnegative_base(k), lambda: _nonnegative_step(k, subject))
+    width = k.bound("elements")
+    k.inductive(lambda: _nonnegative_base(k, width), lambda: _nonnegative_step(k, subject, width))
 
 
-def _nonnegative_base(k: Any) -> None:
+def _nonnegative_base(k: Any, width: int) -> None:
     """The second moment starts at zero."""
-    k.check(NONNEGATIVE, fresh(WIDTH).v == (0,) * WIDTH, "v starts at zero")
+    k.check(NONNEGATIVE, fresh(width).v == (0,) * width, "v starts at zero")
 
 
-def _nonnegative_step(k: Any, subject: Any) -> None:
-    hyper, state, most = hyperparameters(k), any_state(k, WIDTH), k.real("G")
-    grads = vector(k, "g", WIDTH)
+def _nonnegative_step(k: Any, subject: Any, width: int) -> None:
+    hyper, state, most = hyperparameters(k), any_state(k, width), k.real("G")
+    grads = k.reals("g", width)
     k.assume(most >= 0)
     for g, v in zip(grads, state.v, strict=True):
         k.assume(abs(g) <= most)
@@ -85,21 +78,22 @@ def finite(k: Any, subject: Any) -> None:
     Invariant: |m| <= G (1 - b1^t) and 0 <= v <= G^2 (1 - b2^t), an average of what came with weights that add up to
     1 - b^t.
     """
-    k.inductive(lambda: _finite_base(k), lambda: _finite_step(k, subject))
+    width = k.bound("elements")
+    k.inductive(lambda: _finite_base(k, width), lambda: _finite_step(k, subject, width))
 
 
-def _finite_base(k: Any) -> None:
+def _finite_base(k: Any, width: int) -> None:
     """Before the first step both sides are zero."""
-    start, most = fresh(WIDTH), k.real("G at first")
+    start, most = fresh(width), k.real("G at first")
     k.assume(most >= 0)
     for m, v in zip(start.m, start.v, strict=True):
         k.check(FINITE, abs(m) <= most * (1 - start.power1), "m starts within its bound")
         k.check(FINITE, v <= most * most * (1 - start.power2), "v starts within its bound")
 
 
-def _finite_step(k: Any, subject: Any) -> None:
-    hyper, state, most = hyperparameters(k), any_state(k, WIDTH), k.real("G")
-    params, grads = vector(k, "theta", WIDTH), vector(k, "g", WIDTH)
+def _finite_step(k: Any, subject: Any, width: int) -> None:
+    hyper, state, most = hyperparameters(k), any_state(k, width), k.real("G")
+    params, grads = k.reals("theta", width), k.reals("g", width)
     k.assume(most >= 0)
     for g, m, v in zip(grads, state.m, state.v, strict=True):
         k.assume(abs(g) <= most)
@@ -109,7 +103,7 @@ def _finite_step(k: Any, subject: Any) -> None:
     k.scenario(hyper, state, params=params, grads=grads)
     done = subject.step(params, grads, state, hyper)
     now = done.state
-    for i in range(WIDTH):
+    for i in range(width):
         k.check(FINITE, abs(now.m[i]) <= most * (1 - now.power1), f"element {i}: |m| within its bound again")
         k.check(FINITE, now.v[i] <= most * most * (1 - now.power2), f"element {i}: v within its bound again")
         k.check(FINITE, abs(done.m_hat[i]) <= most, f"element {i}: |m_hat| <= G")
@@ -122,27 +116,28 @@ def _finite_step(k: Any, subject: Any) -> None:
 
 def corrects(k: Any, subject: Any) -> None:
     """AW-INV-002, every t >= 1: 1/(1 - b^t) > 1, and the corrected moments of a constant gradient are that gradient."""
-    k.inductive(lambda: _corrects_base(k), lambda: _corrects_step(k, subject))
+    width = k.bound("elements")
+    k.inductive(lambda: _corrects_base(k, width), lambda: _corrects_step(k, subject, width))
 
 
-def _corrects_base(k: Any) -> None:
+def _corrects_base(k: Any, width: int) -> None:
     """b^0 = 1, and the moments of no gradient at all are zero times it."""
-    start, g = fresh(WIDTH), k.real("g at first")
+    start, g = fresh(width), k.real("g at first")
     k.check(CORRECTION, start.power1 == 1 and start.power2 == 1, "no factor yet")
     for m, v in zip(start.m, start.v, strict=True):
         k.check(CORRECTION, m == g * (1 - start.power1), "m of a constant gradient is g (1 - b1^0)")
         k.check(CORRECTION, v == g * g * (1 - start.power2), "v of a constant gradient is g^2 (1 - b2^0)")
 
 
-def _corrects_step(k: Any, subject: Any) -> None:
-    hyper, grads = hyperparameters(k), vector(k, "g", WIDTH)
+def _corrects_step(k: Any, subject: Any, width: int) -> None:
+    hyper, grads = hyperparameters(k), k.reals("g", width)
     one, two = k.real("power1"), k.real("power2")
     for power in (one, two):
         k.assume((power > 0) & (power <= 1))
     m = tuple(g * (1 - one) for g in grads)
     v = tuple(g * g * (1 - two) for g in grads)
     k.cover("a later step", (one < 1) & (two < 1))
-    done = subject.step(vector(k, "theta", WIDTH), grads, State(m, v, one, two), hyper)
+    done = subject.step(k.reals("theta", width), grads, State(m, v, one, two), hyper)
     for factor in (done.factor1, done.factor2):
         k.check(CORRECTION, factor > 1, "1 / (1 - b^t) > 1")
     for power, before in ((done.state.power1, one), (done.state.power2, two)):

@@ -126,17 +126,19 @@ def _scheduled(k: Any, loop: Any, g: Any) -> None:
 
 def length_of_a_window(k: Any, loop: Any) -> None:
     """GA-SCHED-002: N may change with every micro-batch, and yet a window has one length: its shares add up to 1."""
-    k.inductive(lambda: _opened(k), lambda: _shares(k, loop))
+    first, later = positive(k, "N when it opens", "N with its first"), positive(k, "N when it opened", "N now", "held")
+    filled = k.real("filled")
+    k.inductive(lambda: _opened(k, loop, *first), lambda: _shares(k, loop, filled, *later))
 
 
-def _opened(k: Any) -> None:
-    n = k.int("N when it opens", 1)
-    k.check(WINDOWS, (n >= 1) & (0 * n == 0), "a window that opened holds nothing")
+def _opened(k: Any, loop: Any, opened: Any, now: Any) -> None:
+    """The first micro-batch of a window that opened with N: the window is N long."""
+    length = loop.length(opened, now)
+    k.check(WINDOWS, (length >= 1) & (length == opened), "its first micro-batch has the share 1/N")
 
 
-def _shares(k: Any, loop: Any) -> None:
+def _shares(k: Any, loop: Any, filled: Any, opened: Any, now: Any, held: Any) -> None:
     """One more micro-batch of a window that opened with N; `filled` is the sum of the shares so far."""
-    opened, now, held = positive(k, "N when it opened", "N now", "held with this one")
     part = k.choose("part", ["where it ends", "its shares"])
     k.assume(held <= opened)
     k.cover("N changes inside the window", (now != opened) & (held > 1))
@@ -148,7 +150,6 @@ def _shares(k: Any, loop: Any) -> None:
             WINDOWS, (held == opened) if closes else (held < opened), "it closes when it holds the N it opened with"
         )
         return
-    filled = k.real("filled")
     k.assume(filled * opened == held - 1)
     k.check(WINDOWS, (filled + (held - held + 1) / length) * opened == held, "each micro-batch has the same share")
 

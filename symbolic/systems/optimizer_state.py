@@ -43,7 +43,9 @@ def sums_of_steps(k: Any, rule: Any) -> None:
     windows = k.bound("windows")
     start, by = _any_state(k, k.int("t", 0))
     skipping = k.choose("skipped", list(product([False, True], repeat=windows)))
-    buffers = iter(k.reals("buffer", windows * len(STEPPED)))
+    drawn = k.reals("buffer", windows * len(STEPPED))
+    buffers = iter(drawn)
+    k.scenario(start, by, g=drawn)
     k.cover("a step on each side of a skipped one", (skipping == (False, True, False)) & (by.a > 0))
     held, taken = start, []
     for number, skips in enumerate(skipping, 1):
@@ -67,8 +69,7 @@ def paired(state: State, t: Any, skipped: Any, begun: Any) -> Any:
 
 
 def _fresh(k: Any) -> None:
-    t = k.int("windows of a fresh loop", 0, 0)
-    k.check(CLAUSE, paired(State.CLEAN, t, t, t), "a fresh loop")
+    k.check(CLAUSE, paired(State.CLEAN, 0, 0, 0), "a fresh loop")
 
 
 def _event(k: Any, rule: Any, held: Moments, g: Any, by: Decay, counts: list[Any]) -> None:

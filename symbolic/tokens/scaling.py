@@ -20,7 +20,6 @@ from models.tokens.scaling import Setup, SgdSetup, State
 CLAUSE = "GA-LR-001"
 BETA1, BETA2 = Fraction(9, 10), Fraction(999, 1000)
 RATE, K = Fraction(1, 1000), 8
-STEPS = 3  # from any state, in the base of an induction: one would do, three show the order of gradients
 LIMIT = (1 - BETA1) ** 2 * BETA2 / ((1 - BETA2) * (BETA2 - BETA1**2))
 """The most that m^2 / v can be at the default betas: 52.86, of which the root is 7.27."""
 
@@ -58,6 +57,7 @@ def within_norm(g: Any, w: Any, setup: SgdSetup) -> Any:
 
 def sgd_is(k: Any, sgd: Any, setup: SgdSetup, enters: Enters, start: State, gradients: Sequence[Any]) -> None:
     """SGD from any state: buffer t is the sum of momentum^(t - i) d_i, and the weight has moved by all directions."""
+    k.scenario(start, setup, gradients=tuple(gradients))
     now, entered, moved = start, [], 0
     for t, g in enumerate(gradients, 1):
         entered.append(enters(g, now.w, setup))
@@ -83,6 +83,7 @@ def adamw_is(k: Any, adam: Any) -> None:
     k.assume((eps > 0) & (start.v >= 0))
     for correction in (*first, *second):
         k.assume(correction > 0)
+    k.scenario(start, setup, gradients=gradients)
     now, b1, b2 = start, setup.beta1, setup.beta2
     k.cover("gradients of both signs, and decay", (gradients[0] > 0) & (gradients[-1] < 0) & (setup.decay > 0))
     for t, (gradient, c1, c2) in enumerate(zip(gradients, first, second, strict=True), 1):
@@ -96,21 +97,25 @@ def adamw_is(k: Any, adam: Any) -> None:
 
 
 def _sgd(k: Any, sgd: Any, less_decay: bool, enters: Enters | None = None) -> None:
-    now, g, count, setup = state(k), k.real("g"), k.real("K"), sgd_setup(k)
+    """Base: the first step, from empty buffers, and what one step is, from any state. Step: a later one."""
+    now, first, g, count, setup = state(k), k.real("first g"), k.real("g"), k.real("K"), sgd_setup(k)
     k.assume(count >= 1)
 
+    def steps(words: str, start: State, gradient: Any) -> None:
+        decay = setup.decay / count if less_decay else setup.decay
+        scaled = sgd.step(start, gradient, replace(setup, rate=count * setup.rate, decay=decay))
+        without = sgd.step(State(start.w, count * start.m, start.v), count * gradient, setup)
+        k.check(CLAUSE, k.same(without.w, scaled.w), f"{words}: the weights are the same")
+        k.check(CLAUSE, k.same(without.m, count * scaled.m), f"{words}: the buffer is K times as large")
+
     def base() -> None:
-        k.check(CLAUSE, k.same(count * 0, 0), "buffers that are empty are related")
         if enters is not None:
-            sgd_is(k, sgd, setup, enters, now, k.reals("gradient", STEPS))
+            sgd_is(k, sgd, setup, enters, now, [first])
+        steps("the first step", State(now.w, 0 * now.m, now.v), first)
 
     def step() -> None:
-        decay = setup.decay / count if less_decay else setup.decay
-        scaled = sgd.step(now, g, replace(setup, rate=count * setup.rate, decay=decay))
-        without = sgd.step(State(now.w, count * now.m, now.v), count * g, setup)
         k.cover("eight micro-batches", (g > 0) & (count == K) & (setup.momentum > 0))
-        k.check(CLAUSE, k.same(without.w, scaled.w), "the weights are the same")
-        k.check(CLAUSE, k.same(without.m, count * scaled.m), "the buffer is K times as large")
+        steps("a later step", now, g)
 
     k.inductive(base, step)
 
@@ -164,25 +169,26 @@ def adam_setup(k: Any, eps: Any) -> tuple[Setup, tuple[Any, Any]]:
 
 def scale_invariant(k: Any, adam: Any) -> None:
     """AdamW, eps = 0: c times the gradients give the same weights, c times m and c^2 times v, at every step."""
-    now, g, c = state(k), k.real("g"), k.real("c")
+    now, first, g, c = state(k), k.real("first g"), k.real("g"), k.real("c")
     setup, corrections = adam_setup(k, 0)
-    k.assume(c > 0)
-    if k.choose("a step", ["a later one", "the first"]) == "the first":
-        now = State(now.w, 0 * c, 0 * c)
-        k.assume(g != 0)
-    else:
-        k.assume((now.v > 0) & (setup.beta2 > 0))
+    k.assume((c > 0) & (first != 0) & (now.v > 0) & (setup.beta2 > 0))
+
+    def steps(words: str, start: State, gradient: Any) -> None:
+        one = adam.step(start, gradient, setup, corrections)
+        many = adam.step(State(start.w, c * start.m, c * c * start.v), c * gradient, setup, corrections)
+        k.check(CLAUSE, k.same(many.m, c * one.m), f"{words}: the first moment is c times as large")
+        k.check(CLAUSE, k.same(many.v, c * c * one.v), f"{words}: the second moment is c^2 times as large")
+        k.check(CLAUSE, k.same(many.w, one.w), f"{words}: the weights are the same")
 
     def base() -> None:
-        k.check(CLAUSE, k.same(c * 0, 0) & k.same(c * c * 0, 0), "moments that are empty are related")
+        empty = State(now.w, 0 * c, 0 * c)
+        one, many = (adam.gradient(x, empty, setup) for x in (first, c * first))
+        k.check(CLAUSE, k.same(many, c * one), "the first step: c times as much enters")
+        steps("the first step", empty, first)
 
     def step() -> None:
-        one = adam.step(now, g, setup, corrections)
-        many = adam.step(State(now.w, c * now.m, c * c * now.v), c * g, setup, corrections)
         k.cover("a factor of eight", (c == K) & (setup.decay > 0))
-        k.check(CLAUSE, k.same(many.m, c * one.m), "the first moment is c times as large")
-        k.check(CLAUSE, k.same(many.v, c * c * one.v), "the second moment is c^2 times as large")
-        k.check(CLAUSE, k.same(many.w, one.w), "the weights are the same")
+        steps("a later step", now, g)
 
     k.inductive(base, step)
 
@@ -216,12 +222,14 @@ def longest_step(k: Any, adam: Any) -> None:
     m^2 <= LIMIT v by Cauchy and Schwarz, step by step; and 1 - beta2^t <= (1 - beta1^t)^2 from 2 beta1^t <= beta2^t,
     which holds from t = 7 on and is kept by a step; the ones before are computed.
     """
-    now, g, p1, p2, eps = state(k), k.real("g"), k.real("beta1^t"), k.real("beta2^t"), k.real("eps")
+    now, first, g, eps = state(k), k.real("first g"), k.real("g"), k.real("eps")
+    p1, p2 = k.real("beta1^t"), k.real("beta2^t")
     c1, c2, m, root = (k.real(name) for name in ("1 - beta1^t", "1 - beta2^t", "m at last", "sqrt v_hat"))
     setup = Setup(RATE, BETA1, BETA2, eps, 0)
 
     def base() -> None:
-        k.check(CLAUSE, k.same(eps * 0, 0), "moments that are empty satisfy m^2 <= LIMIT v")
+        m, v = adam.moments(State(now.w, 0 * first, 0 * first), first, setup)
+        k.check(CLAUSE, m * m <= LIMIT * v, "after the first step m^2 <= LIMIT v")
         for t in range(1, 8):
             k.check(CLAUSE, 1 - BETA2**t <= (1 - BETA1**t) ** 2, f"the corrections at t={t}")
         k.check(CLAUSE, 2 * BETA1**7 <= BETA2**7, "from t = 7 on")

@@ -44,6 +44,7 @@ class Training:
         self.k, self.clause = k, clause
         self.start, self.rate = k.reals("w", k.bound("elements")), k.real("rate")
         self.windows = [batches[first : first + size] for first in range(0, len(batches), size)]
+        k.scenario(list(batches), params=self.start, rate=self.rate)
         try:
             self.steps: list[TokenStep] = loop.train(self.start, list(batches), size, self.rate)
         except ZeroDivisionError:

@@ -149,7 +149,7 @@ class Scope:
     `inputs`: how many inputs were free, 0 where no check depends on one. `bounds`: those that it read. `numbers`: the
     choices that it made among numbers. `cases`: its paths. `base`, `step`, `direct` and `other`: the checks that it
     asked in an induction, in a direct claim, and elsewhere; of a step and of a direct claim those that ask of something
-    free.
+    free. `sizes`: the lengths of the lists of inputs that it drew, each length once.
     """
 
     inputs: int
@@ -160,24 +160,38 @@ class Scope:
     step: int = 0
     direct: int = 0
     other: int = 0
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def _named(self) -> bool:
+        """Whether a size was read from a bound or chosen among numbers."""
+        return bool({*self.bounds} - {"transitions"} or self.numbers)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all was asked in inductions, of which base and step ask, and in direct claims."""
+        parts = bool(self.base) is bool(self.step) and bool(self.step or self.direct)
+        return parts and not self.other
 
     @property
     def reach(self) -> Reach:
         """All inputs by an induction or a direct claim alone, with no size beside it; nothing free is chosen values."""
         if not self.inputs:
             return Reach.CHOSEN
-        sizes = {*self.bounds} - {"transitions"}
-        whole = (self.base and self.step) or self.direct
-        return Reach.BOUNDED if sizes or self.numbers or self.other or not whole else Reach.ALL_INPUTS
+        return Reach.ALL_INPUTS if self._whole and not (self._named or self.sizes) else Reach.BOUNDED
 
     @property
     def label(self) -> str:
         """The reach in words."""
         if self.reach is Reach.CHOSEN:
             return f"checked at {self.cases} chosen value{'s' * (self.cases != 1)}"
-        if self.reach is Reach.BOUNDED:
-            return "proved for every input up to the bounds"
-        return "proved for all inputs" + " by induction" * bool(self.step)
+        by = " by induction" * bool(self._whole and self.step)
+        if self.reach is Reach.ALL_INPUTS:
+            return "proved for all inputs" + by
+        if self._whole and not self._named:
+            elements = "element" if self.sizes == (1,) else "elements"
+            return f"proved for all values of {' and '.join(map(str, self.sizes))} {elements}{by}"
+        return "proved for every input up to the bounds" + by
 
 
 def scope_words(scope: Scope) -> str:
@@ -186,6 +200,7 @@ def scope_words(scope: Scope) -> str:
     parts = [f"{scope.label}: {scope.inputs} free inputs", f"checks: {', '.join(asked) or 'none'}"]
     parts += [f"bounds read: {', '.join(scope.bounds)}"] if scope.bounds else []
     parts += [f"chosen among numbers: {', '.join(scope.numbers)}"] if scope.numbers else []
+    parts += [f"lists of {', '.join(map(str, scope.sizes))} inputs"] if scope.sizes else []
     return "; ".join(parts)
 
 

@@ -330,7 +330,7 @@ def _uncovered(
                 reasons.append(f"{row.id} x {layer}: {cell.reason}")
     if obligations and all(row.waived and not row.discharged for row in obligations.values()):
         reasons.append("every obligation is waived in every layer, and nothing is shown")
-    reasons += unfreed(policy.inputs, rulings)
+    reasons += unfreed(policy.inputs, rulings, policy.clauses)
     reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
     if policy.gate_check is not None and policy.gate_check not in rulings:
         reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")
@@ -340,12 +340,17 @@ def _uncovered(
 FREE = "a symbolic number in a harness that holds (of words and whole numbers: several values)"
 
 
-def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling]) -> list[str]:
-    """Inputs that no discharged proof frees and no reason excuses, and reasons that excuse nothing (any more)."""
+def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling], clauses: Sequence[Clause]) -> list[str]:
+    """Inputs that no discharged proof frees and no reason excuses, and reasons that excuse nothing (any more).
+
+    Proofs of the contract's own model decide where one has such an input in its case; others only where none has.
+    """
+    stated, own = list(_cases(rulings)), {name for name, ruling in rulings.items() if _of_own_model(ruling, clauses)}
     seen: dict[str, list[tuple[str, FreeField]]] = {}
     found: list[str] = []
     for kind in inputs.of:
-        rows = [(check, row) for check, row in _cases(rulings) if kind == (row.type or row.field)]
+        every = [(check, row) for check, row in stated if kind == (row.type or row.field)]
+        rows = [(check, row) for check, row in every if check in own] or every
         for check, row in rows:
             name = f"{row.type.rpartition(':')[2]}.{row.field}".lstrip(".")
             seen.setdefault(name, []).append((check, row))
@@ -369,10 +374,19 @@ def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling]) -> list[str]:
             found.append(
                 f"input {name}: it is fixed at {fixed.value}, and the harnesses have {values}; correct the value"
             )
-    others = dict.fromkeys(row.type for _, row in _cases(rulings) if row.type and row.type not in inputs.of)
-    found += [f"input {kind}: a harness has one in its case; name it under inputs.of" for kind in others if inputs.of]
+    unlisted = {row.type or row.field: check for check, row in reversed(stated)}
+    help = "name it there, or take it out of k.scenario"
+    found += [
+        f"input {kind}: {check} has one in its case; expected: its name under inputs.of; {help}"
+        for kind, check in unlisted.items()
+        if kind not in inputs.of
+    ]
     unknown = [name for name in inputs.fixed if name not in seen]
     return found + [f"input {name}: it is fixed with a reason, and no harness has it; remove it" for name in unknown]
+
+
+def _of_own_model(ruling: Ruling, clauses: Sequence[Clause]) -> bool:
+    return any(_of_model(ruling.check, clause) for clause in clauses if clause.id in ruling.check.obligations)
 
 
 def _cases(rulings: Mapping[str, Ruling]) -> Iterator[tuple[str, FreeField]]:

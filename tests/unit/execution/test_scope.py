@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
@@ -15,10 +16,14 @@ from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit
 from gradproof.execution.methods import smt as smt_run
 from gradproof.execution.methods.free_inputs import numeric
+from gradproof.execution.methods.harness import Unreplayable
 from gradproof.report.views import label
 
 BY_INDUCTION = "proved for all inputs by induction"
 UP_TO = "proved for every input up to the bounds"
+OF_TWO_AND_THREE = "proved for all values of 2 and 3 elements by induction"
+OF_TWO = "proved for all values of 2 elements by induction"
+UP_TO_BY_INDUCTION = f"{UP_TO} by induction"
 
 
 @pytest.mark.parametrize(
@@ -29,8 +34,13 @@ UP_TO = "proved for every input up to the bounds"
         (Scope(3, direct=1), Reach.ALL_INPUTS, "proved for all inputs"),
         (Scope(3, ("transitions",), base=0, step=1), Reach.BOUNDED, UP_TO),
         (Scope(3, ("transitions",), base=1, step=0), Reach.BOUNDED, UP_TO),
-        (Scope(3, ("transitions", "elements"), base=1, step=1), Reach.BOUNDED, UP_TO),
-        (Scope(3, ("transitions",), ("N",), base=1, step=1), Reach.BOUNDED, UP_TO),
+        (Scope(3, ("transitions", "elements"), base=1, step=1), Reach.BOUNDED, UP_TO_BY_INDUCTION),
+        (Scope(3, ("transitions",), ("N",), base=1, step=1), Reach.BOUNDED, UP_TO_BY_INDUCTION),
+        (Scope(3, ("elements",), base=1, step=1, sizes=(2,)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
+        (Scope(3, ("transitions",), base=1, step=1, sizes=(2, 3)), Reach.BOUNDED, OF_TWO_AND_THREE),
+        (Scope(3, direct=1, sizes=(1,)), Reach.BOUNDED, "proved for all values of 1 element"),
+        (Scope(3, other=1, sizes=(2,)), Reach.BOUNDED, UP_TO),
+        (Scope(3, base=0, step=1, direct=1), Reach.BOUNDED, UP_TO),
         (Scope(3, ("transitions",), base=1, step=1, other=1), Reach.BOUNDED, UP_TO),
         (Scope(3, other=1), Reach.BOUNDED, UP_TO),
         (Scope(0, ("transitions",), base=1, step=1), Reach.CHOSEN, "checked at 1 chosen value"),
@@ -153,6 +163,76 @@ def by_a_decision(k: Any, subject: Any) -> None:
     k.check("C", subject(3 if x > 0 else 4) in (6, 8))
 
 
+def two_elements(k: Any, subject: Any) -> None:
+    """An induction over lists of two, a length that no bound states."""
+    x, y = k.reals("x", 2)
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def two_floats_in_the_base(k: Any, subject: Any) -> None:
+    """The list is drawn in the base."""
+    x = k.real("x")
+
+    def base() -> None:
+        for y in k.floats("y", 2, "fp32", -1, 1):
+            k.check("C", k.same(subject(y), 2 * y))
+
+    k.inductive(base, lambda: doubles(k, subject, x))
+
+
+def two_in_the_step(k: Any, subject: Any) -> None:
+    """The list is drawn in the step."""
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, sum(k.reals("x", 2))))
+
+
+def two_by_name(k: Any, subject: Any) -> None:
+    """The elements are drawn one by one."""
+    x, y = (k.real(f"x[{i}]") for i in range(2))
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def as_many_as_a_bound(k: Any, subject: Any) -> None:
+    """The length of the list is a bound."""
+    x = k.reals("x", k.bound("n"))
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, sum(x)))
+
+
+def by_a_forced_decision(k: Any, subject: Any) -> None:
+    """A condition that has one side decides nothing about an input."""
+    x = k.real("x")
+    k.cover("positive", x > 0)
+    k.check("C", subject(3 if x * x >= 0 else 4) == 6)
+
+
+def at_a_pinned_number(k: Any, subject: Any) -> None:
+    """An input whose range is one number."""
+    doubles(k, subject, k.real("x", 2, 2))
+
+
+def at_an_assumed_number(k: Any, subject: Any) -> None:
+    """An input that an assumption pins, beside one that is free and that no check is about."""
+    x, _ = k.int("x"), k.real("y")
+    k.assume((x > 1) & (x < 3))
+    doubles(k, subject, x)
+
+
+def at_a_truth_that_is_assumed(k: Any, subject: Any) -> None:
+    """A truth value that an assumption pins."""
+    yes = k.bool("yes")
+    k.assume(yes)
+    k.cover("a number", subject(1) == 2)
+    k.check("C", yes)
+    k.check("C", subject(1) == 2)
+
+
+def pinned_on_the_first_path(k: Any, subject: Any) -> None:
+    """An input that one path of two pins."""
+    x = k.real("x")
+    if k.choose("pinned", [True, False]):
+        k.assume(x == 2)
+    doubles(k, subject, x)
+
+
 @pytest.mark.parametrize(
     ("harness", "bounds", "words"),
     [
@@ -160,9 +240,19 @@ def by_a_decision(k: Any, subject: Any) -> None:
         (each_side, ("transitions",), BY_INDUCTION),
         (direct, (), "proved for all inputs"),
         (beside, ("transitions",), UP_TO),
-        (up_to_n, ("transitions", "n"), UP_TO),
-        (at_two_sizes, ("transitions",), UP_TO),
-        (at_two_shapes, ("transitions",), UP_TO),
+        (up_to_n, ("transitions", "n"), UP_TO_BY_INDUCTION),
+        (at_two_sizes, ("transitions",), UP_TO_BY_INDUCTION),
+        (at_two_shapes, ("transitions",), UP_TO_BY_INDUCTION),
+        (two_elements, ("transitions",), OF_TWO),
+        (two_floats_in_the_base, ("transitions",), OF_TWO),
+        (two_in_the_step, ("transitions",), OF_TWO),
+        (two_by_name, ("transitions",), OF_TWO),
+        (as_many_as_a_bound, ("transitions", "n"), UP_TO_BY_INDUCTION),
+        (by_a_forced_decision, (), "checked at 1 chosen value"),
+        (at_a_pinned_number, (), "checked at 1 chosen value"),
+        (at_an_assumed_number, (), "checked at 1 chosen value"),
+        (at_a_truth_that_is_assumed, (), "checked at 1 chosen value"),
+        (pinned_on_the_first_path, (), UP_TO),
         (lambda k, subject: doubles(k, subject, k.real("x")), (), UP_TO),
         (at_values, (), "checked at 3 chosen values"),
         (beside_an_input, (), "checked at 1 chosen value"),
@@ -201,10 +291,67 @@ def test_a_direct_claim_that_asks_nothing_is_vacuous() -> None:
     assert found(harness).reason == "a direct claim asks nothing of what is free"
 
 
-@pytest.mark.parametrize("ask", [lambda k: k.bound("n"), lambda k: k.upto("n"), lambda k: k.reals("x", 2)])
+SIZES = [
+    lambda k: k.bound("n"),
+    lambda k: k.upto("n"),
+    lambda k: k.reals("x", 2),
+    lambda k: k.floats("x", 2, "fp32", -1, 1),
+]
+
+
+@pytest.mark.parametrize("ask", SIZES)
 def test_a_direct_claim_has_no_size(ask: Any) -> None:
     with pytest.raises(TypeError, match="what it shows is bounded"):
         found(lambda k, subject: k.direct(lambda: ask(k)), "n")
+
+
+@pytest.mark.parametrize(("ask", "names"), [(ask, ("n",) if i < 2 else ()) for i, ask in enumerate(SIZES)])
+def test_a_harness_that_swallows_the_refusal_of_a_size_has_a_size_still(ask: Any, names: tuple[str, ...]) -> None:
+    def harness(k: Any, subject: Any) -> None:
+        x = k.real("x")
+
+        def claim() -> None:
+            with suppress(TypeError, KeyError, Unreplayable):  # the last two: of a replay, which has no such numbers
+                ask(k)
+            doubles(k, subject, x)
+
+        k.direct(claim)
+
+    finding = found(harness, *names)
+    assert (finding.outcome, finding.reach) == (Outcome.HOLDS, Reach.BOUNDED)
+
+
+def test_a_part_that_raises_is_over() -> None:
+    """What is asked after a claim that raised is no part of it."""
+
+    def harness(k: Any, subject: Any) -> None:
+        x = k.real("x")
+
+        def raises() -> None:
+            k.check("C", k.same(subject(x), 2 * x))
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            k.direct(raises)
+        doubles(k, subject, x)
+
+    scope = Scope(**found(harness).stats["scope"])
+    assert (scope.direct, scope.other, scope.reach) == (1, 1, Reach.BOUNDED)
+
+
+@pytest.mark.parametrize("pinned", [lambda k: k.real("y", 1, 1), lambda k: assumed(k, k.real("y"))])
+def test_a_step_or_a_claim_about_a_pinned_number_asks_nothing(pinned: Any) -> None:
+    def harness(k: Any, subject: Any) -> None:
+        doubles(k, subject, k.real("x"))
+        k.direct(lambda: k.check("C", k.same(subject(pinned(k)), 2)))
+
+    assert found(harness).reason == "a direct claim asks nothing of what is free"
+
+
+def assumed(k: Any, x: Any) -> Any:
+    """An input that is 1."""
+    k.assume(x == 1)
+    return x
 
 
 @pytest.mark.parametrize("shown", [Reach.BOUNDED, Reach.CHOSEN, Reach.ALL_INPUTS])
@@ -271,12 +418,44 @@ def freed(build: Callable[[Any], Any], *names: str) -> dict[str, tuple[bool, lis
 def test_a_number_is_free_where_it_is_made_of_an_input() -> None:
     def build(k: Any) -> None:
         y = k.real("y", 0, 1)
-        k.scenario([Setup(2 * y + 1, (0, y), inner=Inner(y))], buffer=(0, y), params=(0, 0))
+        k.scenario([Setup(2 * y + 1, (1 - y, y), inner=Inner(y))], buffer=(y, -y), params=(0, 0), grads=(0, y))
 
     rows = freed(build)
     assert {name for name, (free, _) in rows.items() if free} == {"rate", "betas", "decay", "buffer"}
-    assert rows["params"] == (False, ["0"])
+    assert rows["params"] == rows["grads"] == (False, ["0"])
     assert rows["limit"] == (False, ["1.0"])
+
+
+@pytest.mark.parametrize("pinned", ["element", "range", "dataclass", "path"])
+def test_one_free_element_does_not_free_a_list(pinned: str) -> None:
+    def build(k: Any) -> None:
+        y, z = k.reals("y", 2, 0, 1)
+        if pinned == "path":  # an element is constant on each path, and another one on the other
+            y, z = (y, 0) if k.choose("first", [True, False]) else (0, z)
+        elif pinned != "dataclass":
+            z = 1 if pinned == "element" else k.real("z", 1, 1)
+        second = 2 if pinned == "dataclass" else y
+        k.scenario([Setup(y, (y, z)), Setup(second, (y, z))])
+
+    rows = freed(build)
+    assert rows["betas"][0] is (pinned == "dataclass")
+    assert rows["rate"][0] is (pinned != "dataclass")
+
+
+def test_a_case_of_any_number_of_parts_is_taken_whole() -> None:
+    def build(k: Any) -> None:
+        inner = [Inner(k.real(f"decay {i}")) for i in range(4)]
+        k.scenario(*inner, Setup(k.real("rate"), (), inner=inner[0]))
+
+    assert {"decay", "rate"} <= {name for name, (free, _) in freed(build).items() if free}
+    three = freed(lambda k: k.scenario(Inner(0), Inner(k.real("y")), Setup(k.real("z"), ())))
+    assert (three["decay"], three["rate"][0]) == ((False, ["0"]), True)
+
+
+@pytest.mark.parametrize("case", [(Inner(0), 1), (Inner(0), Inner(0), Inner(0), (1, 2)), ((1, 2),)])
+def test_a_part_of_a_case_that_no_dataclass_is_in_needs_a_name(case: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match="give it a name"):
+        freed(lambda k: k.scenario(*case))
 
 
 def test_a_number_that_takes_two_values_is_not_free_and_a_word_that_does_is() -> None:

@@ -15,6 +15,7 @@ from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.judge import Verdict
 
 KIND = "models.loop:Config"
+UNNAMED = "has one in its case; expected: its name under inputs.of; name it there, or take it out of k.scenario"
 
 
 def row(field: str, free: bool, *values: str, kind: str = KIND) -> dict[str, Any]:
@@ -22,14 +23,20 @@ def row(field: str, free: bool, *values: str, kind: str = KIND) -> dict[str, Any
 
 
 def judged(
-    *cases: list[dict[str, Any]], fixed: dict[str, Any] | None = None, of: str = KIND, **changed: Any
+    *cases: list[dict[str, Any]],
+    fixed: dict[str, Any] | None = None,
+    of: str = KIND,
+    subjects: tuple[str, ...] = (),
 ) -> Verdict:
-    """The verdict on proofs with these cases, under a gate that asks for the fields of one dataclass."""
+    """The verdict on proofs with these cases, under a gate that asks for the fields of one dataclass.
+
+    `subjects`: what each proof is about, where it is not the contract's own model.
+    """
     pairs: list[tuple[Any, EvidenceStatus | None]] = [(GATE, stands(GATE))]
     for i, rows in enumerate(cases):
-        one = check(f"K-{i + 1}")
+        one = check(f"K-{i + 1}", **({"subject": subjects[i]} if i < len(subjects) else {}))
         pairs.append((one, stands(one, answer(one, stats={"fields": rows}))))
-    asked = InputsShape.model_validate({"of": [of], "fixed": fixed or {}})
+    asked = InputsShape.model_validate({"of": [of] if of else [], "fixed": fixed or {}})
     return verdict(*pairs, policy=replace(POLICY, inputs=asked), gate=False)
 
 
@@ -69,13 +76,44 @@ def test_a_type_that_no_case_has_opens_the_gate() -> None:
 def test_a_dataclass_that_the_contract_does_not_name_opens_the_gate() -> None:
     other = row("size", True, kind="models.loop:MicroBatch")
     made = judged([row("n", True), other])
-    assert made.reasons == ("input models.loop:MicroBatch: a harness has one in its case; name it under inputs.of",)
+    assert made.reasons == (f"input models.loop:MicroBatch: K-1 {UNNAMED}",)
 
 
 def test_arguments_count_by_their_names() -> None:
     rows = [row("params", False, "0", kind="")]
     assert judged(rows, of="params").reasons[0].startswith("input params: every harness has 0")
     assert judged([row("params", True, kind="")], of="params").exit is Exit.MET
+
+
+def test_what_another_model_frees_is_not_free_in_the_contracts_own() -> None:
+    """Another subject, with the own one: as MicroBatch.count under weights, which the plain loop never reads."""
+    fixed, free = [row("count", False, "1")], [row("count", True)]
+    other = judged(free, fixed, subjects=("models.a:OTHER",))
+    assert other.reasons[0].startswith("input Config.count: every harness has 1;")
+    assert judged(free, fixed).exit is Exit.MET
+    excused = {"Config.count": {"value": "1", "reason": "the own model does not read it"}}
+    assert judged(free, fixed, fixed=excused, subjects=("models.a:OTHER",)).exit is Exit.MET
+
+
+def test_an_input_of_other_models_alone_is_judged_by_them() -> None:
+    plain = [row("n", True, kind="models.loop:Plan")]
+    asked = InputsShape.model_validate({"of": [KIND, "models.loop:Plan"]})
+    pairs = [(GATE, stands(GATE))]
+    for name, subject, rows in (("K-1", "models.a:VALUE", plain), ("K-2", "models.a:OTHER", [row("rate", True)])):
+        one = check(name, subject=subject)
+        pairs.append((one, stands(one, answer(one, stats={"fields": rows}))))
+    assert verdict(*pairs, policy=replace(POLICY, inputs=asked), gate=False).exit is Exit.MET
+
+
+def test_a_case_that_is_stated_where_the_contract_lists_no_inputs_opens_the_gate() -> None:
+    made = judged([row("n", True), row("g", True, kind="")], of="")
+    assert made.exit is Exit.OPEN
+    assert set(made.reasons) == {f"input {KIND}: K-1 {UNNAMED}", f"input g: K-1 {UNNAMED}"}
+
+
+def test_an_argument_that_the_contract_does_not_list_opens_the_gate() -> None:
+    made = judged([row("n", True), row("params", True, kind="")])
+    assert made.reasons == (f"input params: K-1 {UNNAMED}",)
 
 
 @pytest.mark.parametrize("state", ["stale", "refuted", "weak"])

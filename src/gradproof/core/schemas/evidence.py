@@ -238,11 +238,12 @@ class ScopeRow(EvidencePart):
     step: Count
     direct: Count
     other: Count
+    sizes: list[Count]
 
     def read(self) -> Scope:
         """The scope, which tells the reach."""
-        row = self.stated()
-        return Scope(**{**row, "bounds": tuple(self.bounds), "numbers": tuple(self.numbers)})
+        lists = {"bounds": tuple(self.bounds), "numbers": tuple(self.numbers), "sizes": tuple(self.sizes)}
+        return Scope(**{**self.stated(), **lists})
 
 
 class FreeField(EvidencePart):

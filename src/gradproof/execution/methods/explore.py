@@ -9,9 +9,10 @@ Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -45,6 +46,7 @@ class Violated(BaseException):
 
 
 BRIEF = 5.0  # seconds for a question that no verdict rests on
+_INDEX = re.compile(r"\[(\d+)\]")
 FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
 
 
@@ -62,7 +64,9 @@ class Limits:
 class ExploredPath:
     """One run of the harness: decisions taken, conditions met, inputs made, and the part of the proof that it is in.
 
-    `decided`: a condition on an input was decided.
+    `decided`: a condition was decided that inputs could make true and false. `open`: checks that are counted when the
+    path ends, once it is known which inputs it leaves several values: the part of each, and the inputs in it (None: it
+    came after such a decision).
     """
 
     prefix: tuple[int, ...]
@@ -70,10 +74,12 @@ class ExploredPath:
     options: list[Any] = field(default_factory=list)
     conditions: list[smt.Term] = field(default_factory=list)
     inputs: dict[str, smt.Term] = field(default_factory=dict)
+    drawn: dict[str, Any] = field(default_factory=dict)
     roots: dict[str, Sym] = field(default_factory=dict)
     checks: int = 0
     part: str = "other"
     decided: bool = False
+    open: list[tuple[str, set[str] | None]] = field(default_factory=list)
     case: list[Row] = field(default_factory=list)
     over: bool = False
     given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
@@ -83,10 +89,11 @@ class ExploredPath:
 class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any.
 
-    `inputs`: names of what was free. `numbers`: names of choices among numbers. `parts`: base, step and direct, as far
-    as the harness came to them. `asked`: checks of each part and of no part; of a step and a direct claim those that
-    ask of what is free. `free`: how many checks do so, in whatever part. `fields`: what is known of the
-    cases, for the paths that were checked and have an input.
+    `inputs`: names of what was free: some path that is checked leaves it several values. `numbers`: names of choices
+    among numbers. `sizes`: lengths of the lists of inputs. `parts`: base, step and direct, as far as the harness came
+    to them. `asked`: checks of each part and of no part; of a step and a direct claim those that ask of what is free.
+    `free`: how many checks do so, in whatever part. `fields`: what is known of the cases, for the paths that were
+    checked and have an input.
     """
 
     paths: int = 0
@@ -100,6 +107,8 @@ class Exploration:
     used: set[str] = field(default_factory=set)
     inputs: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
+    lists: dict[str, set[int]] = field(default_factory=dict)
+    sizes: set[int] = field(default_factory=set)
     asked: Counter[str] = field(default_factory=Counter)
     parts: set[str] = field(default_factory=set)
     free: int = 0
@@ -184,21 +193,39 @@ class Explorer:
         elif answer is not SolverAnswer.SAT:
             self.result.undecided += 1
         else:
+            self._count_open()
             settle(self.result.fields, self._path.case, self._varied)
 
+    def _count_open(self) -> None:
+        """Which inputs this path leaves several values, and which of its checks ask of one of them."""
+        path, known = self._path, self.result.inputs
+        wanted = [name for name in path.drawn if path.open or name not in known]
+        drawn = [path.drawn[name] for name in wanted]
+        free = {wanted[place] for place in self._varied(drawn)} if drawn else set[str]()
+        self.result.inputs |= free
+        for part, names in path.open:
+            self._ask_of_free(part, names is None or not free.isdisjoint(names))
+
     def _varied(self, asked: Sequence[Any]) -> set[int]:
-        """The places of those numbers that are made of inputs, and that this path leaves more than one value."""
+        """The places of those numbers that are made of inputs, and that this path leaves more than one value.
+
+        All are asked for other values at once, then any of the rest, then each: most often the first question decides.
+        """
         inputs = {t.get_id() for t in self._path.inputs.values()}
         terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and _mentions(x.term, inputs)}
-        found: set[int] = set()
         first = self._briefly([], terms) if terms else {}
-        for name in first:
-            if int(name) not in found:
-                x, was = asked[int(name)], first[name]
-                same = (x if was else ~x) if isinstance(x, SymBool) else x == was
-                other = self._briefly([smt.negate(as_bool(same))], terms)
-                found |= {int(n) for n, value in other.items() if value != first[n]}
-        return found
+        left, different = set(first), {n: smt.negate(as_bool(_is(asked[int(n)], value))) for n, value in first.items()}
+        for question in (smt.both, smt.either):
+            while left:
+                other = self._briefly([question([different[n] for n in sorted(left)])], terms)
+                if not (changed := {n for n in left if n in other and other[n] != first[n]}):
+                    break
+                left -= changed
+        for n in sorted(left):
+            if n in left:
+                other = self._briefly([different[n]], terms)
+                left -= {m for m in left if m in other and other[m] != first[m]}
+        return {int(n) for n in first if n not in left}
 
     def _briefly(self, extra: list[smt.Term], wanted: dict[str, smt.Term]) -> dict[str, Any]:
         """Values of some terms on this path; none where the solver finds none soon."""
@@ -235,7 +262,6 @@ class Explorer:
         known = smt.constant_value(term)
         if known is not None:
             return known
-        self._path.decided = True
         side = self._decide()
         if side is None:
             sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
@@ -246,6 +272,7 @@ class Explorer:
             self._path.taken.append(side)
         if side < FORCED:
             self._path.conditions.append(term if side else smt.negate(term))
+            self._path.decided = True
         return bool(side % FORCED)
 
     def _take(self, sides: list[int]) -> int:
@@ -288,12 +315,17 @@ class Explorer:
         r = self._path.roots[key]
         return r if x.fmt is None else self.rounder().fl(r, x.fmt, False, "square root")
 
-    def declare(self, name: str, term: smt.Term) -> None:
-        """Make `term` an input whose value a counterexample states. Raises ValueError on a second use of a name."""
+    def declare(self, name: str, drawn: Any) -> None:
+        """Make a symbol an input whose value a counterexample states. Raises ValueError on a second use of a name."""
         if name in self._path.inputs:
             raise ValueError(f"two inputs are called {name!r}")
-        self._path.inputs[name] = term
-        self.result.inputs.add(name)
+        self._path.inputs[name], self._path.drawn[name] = drawn.term, drawn
+        self.element(name)
+
+    def element(self, name: str) -> None:
+        """Note an input as an element of a list: x[0] and x[1] are a list of two, whoever made it."""
+        for found in _INDEX.finditer(name):
+            self.result.lists.setdefault(name[: found.start()], set()).add(int(found[1]))
 
     def case(self, rows: Iterable[Row]) -> None:
         """The fields of a case that the harness built on this path."""
@@ -330,24 +362,44 @@ class Explorer:
         """Run one part of a proof: `base`, `step` or `direct`."""
         self.result.parts.add(part)
         outer, self._path.part = self._path.part, part
-        body()
-        self._path.part = outer
+        try:
+            body()
+        finally:
+            self._path.part = outer
 
     def _counted(self, clause: str, condition: Any) -> None:
-        """One more check of a clause, on this path."""
+        """One more check of a clause, on this path. What it says of free inputs is known when the path ends."""
         self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
         self._path.checks += 1
-        free = self._path.decided or self._about_input(condition)
+        part, first = self.part, not self.result.free or not self.result.asked[self.part]
+        if part in ("base", "other"):
+            self.result.asked[part] += 1
+        if first:
+            self._path.open.append((part, None if self._path.decided else self._inputs_in(condition)))
+        else:
+            self._ask_of_free(part, self._path.decided or self._about_input(condition))
+
+    def _ask_of_free(self, part: str, free: bool) -> None:
         self.result.free += free
-        self.result.asked[self.part] += free or self.part in ("base", "other")
+        if part not in ("base", "other"):
+            self.result.asked[part] += free
 
     def _about_input(self, condition: Any) -> bool:
         """Whether a condition depends on an input of this path."""
         inputs = {t.get_id() for t in self._path.inputs.values()}
         return isinstance(condition, SymBool) and _mentions(condition.term, inputs)
 
+    def _inputs_in(self, condition: Any) -> set[str]:
+        """The names of the inputs that a condition depends on."""
+        parts = {one.get_id() for one in _parts(condition.term)} if isinstance(condition, SymBool) else set()
+        return {name for name, t in self._path.inputs.items() if t.get_id() in parts}
+
     def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
+        """The first failed check. Its inputs count as free: the counterexample is what is shown then."""
         self.result.violation = Violated(clause, label, values, list(self._path.options))
+        self.result.inputs |= set(values)
+        for part, names in self._path.open:
+            self._ask_of_free(part, names is None or bool(names))
         return self.result.violation
 
     def cover(self, name: str, condition: Any) -> None:
@@ -362,15 +414,23 @@ class Explorer:
 
 def _mentions(term: smt.Term, inputs: set[int]) -> bool:
     """Whether some part of a term is one of the inputs."""
+    return any(one.get_id() in inputs for one in _parts(term))
+
+
+def _parts(term: smt.Term) -> Iterator[smt.Term]:
+    """A term and everything in it, each once."""
     left, seen = [term], set[int]()
     while left:
         one = left.pop()
-        if one.get_id() in inputs:
-            return True
         if one.get_id() not in seen:
             seen.add(one.get_id())
+            yield one
             left += one.children()
-    return False
+
+
+def _is(x: Any, value: Any) -> Any:
+    """Whether a number or a truth value has a value."""
+    return (x if value else ~x) if isinstance(x, SymBool) else x == value
 
 
 def _fields(x: Sym) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """What a harness frees: for each field of the dataclasses in its case, whether it is an input or a constant.
 
 Fields come from the dataclasses themselves. A number is free where it is a term in the harness's inputs that the
-assumptions leave several values; a field that is annotated with whole numbers, words or truth values alone is also
-free where it has several values over the paths.
+assumptions leave several values, and a list of numbers, or of dataclasses, where each of its elements is so on one
+path; a field that is annotated with whole numbers, words or truth values alone is also free where it has several
+values over the paths.
 """
 
 from __future__ import annotations
@@ -41,9 +42,15 @@ Row = tuple[str, str, bool, Any]
 
 
 def rows(case: Iterable[Any], named: Mapping[str, Any]) -> Iterator[Row]:
-    """(type, field, whether it is a number, value) of every dataclass in a case, and of its named arguments."""
+    """(type, field, whether it is a number, value) of every dataclass in a case, and of its named arguments.
+
+    Raises TypeError for a part of the case that holds something and no dataclass: it needs a name.
+    """
     for value in case:
-        yield from _of(value)
+        inner = [*_of(value)]
+        if not inner and not (isinstance(value, (list, tuple)) and not value):
+            raise TypeError(f"k.scenario: {type(value).__name__} holds no dataclass; give it a name")
+        yield from inner
     for name, value in named.items():
         inner = [*_of(value)]
         yield from inner or [("", name, not isinstance(value, (str, bool, Enum, frozenset)), value)]
@@ -81,17 +88,30 @@ def _discrete(hint: Any) -> bool:
 def settle(
     seen: dict[tuple[str, str], CaseField], case: Sequence[Row], varied: Callable[[Sequence[Any]], set[int]]
 ) -> None:
-    """Take in what one path had. `varied` tells the places of those values that the path leaves several values."""
-    asked: list[tuple[CaseField, Any]] = []
+    """Take in what one path had. `varied` tells the places of those values that the path leaves several values.
+
+    A field varies on a path where each of its values does: every element of a list, in every dataclass of the case.
+    """
+    asked: list[Any] = []
+    places: dict[tuple[str, str], set[int]] = {}
+    constant: set[tuple[str, str]] = set()
     for kind, name, number, value in case:
-        row = seen.setdefault((kind, name), CaseField(number))
-        for one in [*_flat(value)] if number else [value]:
-            if isinstance(one, (ManyValued, SymBool)):
-                asked += [] if row.varied else [(row, one)]
-            elif len(row.values) <= SHOWN:
-                row.values.setdefault(_word(one))
-    for place in varied([one for _, one in asked]):
-        asked[place][0].varied = True
+        row, inner = seen.setdefault((kind, name), CaseField(number)), [*_flat(value)]
+        for one in inner if number or any(map(_symbolic, inner)) else [value]:
+            if not _symbolic(one):
+                constant.add((kind, name))
+                if len(row.values) <= SHOWN:
+                    row.values.setdefault(_word(one))
+            elif not row.varied:
+                places.setdefault((kind, name), set()).add(len(asked))
+                asked.append(one)
+    free = varied(asked)
+    for key, own in places.items():
+        seen[key].varied = key not in constant and own <= free
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, (ManyValued, SymBool))
 
 
 def _flat(value: Any) -> Iterator[Any]:

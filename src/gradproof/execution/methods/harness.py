@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -113,6 +114,21 @@ class ExploringKit(Kit):
         self.explorer.result.used.add(name)
         return super().bound(name)
 
+    def reals(self, name: str, count: int, lo: Any = None, hi: Any = None) -> tuple[Any, ...]:
+        """`count` real inputs; the length is recorded as a size. Raises TypeError in a direct claim."""
+        self._sized(name, count)
+        return super().reals(name, count, lo, hi)
+
+    def floats(self, name: str, count: int, fmt: str, lo: Any, hi: Any) -> tuple[Any, ...]:
+        """`count` numbers of a format; the length is recorded as a size. Raises TypeError in a direct claim."""
+        self._sized(name, count)
+        return super().floats(name, count, fmt, lo, hi)
+
+    def _sized(self, name: str, count: int) -> None:
+        self.explorer.result.sizes.add(count)
+        if self.explorer.part == "direct":
+            raise TypeError(f"a direct claim makes the list {name!r}, which has a length: what it shows is bounded")
+
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """One of several concrete options, one path each. A choice among numbers is recorded: see Scope."""
         made = list(options)
@@ -122,7 +138,8 @@ class ExploringKit(Kit):
 
     def scenario(self, *case: Any, **named: Any) -> None:
         """The case that a harness built: the evidence states what it freed of it."""
-        self.explorer.case(rows(case[:2], _arguments(case, named)))
+        loop = _is_loop(case)
+        self.explorer.case(rows(case[:2], {"buffer": case[2], **named}) if loop else rows(case, named))
 
 
 def _case_by_name(option: Any) -> bool:
@@ -132,8 +149,10 @@ def _case_by_name(option: Any) -> bool:
     return option is None or isinstance(option, (str, bool, Enum))
 
 
-def _arguments(case: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"buffer": case[2], **named} if len(case) == 3 else named
+def _is_loop(case: Sequence[Any]) -> bool:
+    """Whether a case is the micro-batches, the configuration and the buffer, plain numbers, of a loop."""
+    lists = len(case) == 3 and isinstance(case[0], list) and isinstance(case[2], (list, tuple))
+    return lists and not any(map(is_dataclass, case[2]))
 
 
 class SymbolicKit(ExploringKit):
@@ -145,9 +164,10 @@ class SymbolicKit(ExploringKit):
 
     def bound(self, name: str) -> int:
         """The value of a bound, which then counts as used. Raises TypeError in an induction and a direct claim."""
+        value = super().bound(name)
         if (part := self.explorer.part) != "other":
             raise TypeError(f"{PARTS[part]} reads the bound {name!r}: what it shows is bounded")
-        return super().bound(name)
+        return value
 
     def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
         """Base and step, during which no bound may be read.
@@ -163,12 +183,6 @@ class SymbolicKit(ExploringKit):
         """A claim on single numbers, during which no bound may be read and no list of inputs be made."""
         self.explorer.within("direct", claim)
 
-    def reals(self, name: str, count: int, lo: Any = None, hi: Any = None) -> tuple[Any, ...]:
-        """`count` real inputs. Raises TypeError in a direct claim: a list has a length."""
-        if self.explorer.part == "direct":
-            raise TypeError(f"a direct claim makes the list {name!r}, which has a length: what it shows is bounded")
-        return super().reals(name, count, lo, hi)
-
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Sym:
         """A real input in [lo, hi] (None: unbounded)."""
         low, high = (None if b is None else Fraction(b) for b in (lo, hi))
@@ -181,16 +195,16 @@ class SymbolicKit(ExploringKit):
 
     def bool(self, name: str) -> SymBool:
         """A truth value."""
-        term = smt.boolean(name)
-        self.explorer.declare(name, term)
-        return SymBool(term)
+        x = SymBool(smt.boolean(name))
+        self.explorer.declare(name, x)
+        return x
 
     def float(self, name: str, fmt: str, lo: Any, hi: Any) -> Any:
         """A number of `fmt`; over the reals any real, in a stubbed run a number that later operations round."""
         low, high = Fraction(lo), Fraction(hi)
         if self.bits:
             x = Ieee.variable(name, fmt)
-            self.explorer.declare(name, x.term)
+            self.explorer.declare(name, x)
             self.explorer.assume(x.finite() & (x >= low) & (x <= high))
             return x
         plain = self._number(name, smt.real(name), low, high)
@@ -199,8 +213,8 @@ class SymbolicKit(ExploringKit):
         return self.explorer.give(Sym(plain.term, low, high, fmt, format_named(fmt).tiny))
 
     def _number(self, name: str, term: smt.Term, lo: Fraction | None, hi: Fraction | None) -> Sym:
-        self.explorer.declare(name, term)
         x = Sym(term, lo, hi)
+        self.explorer.declare(name, x)
         if lo is not None:
             self.explorer.assume(x >= lo)
         if hi is not None:
@@ -346,7 +360,7 @@ class ConcreteKit(Kit):
 
     def scenario(self, *case: Any, **named: Any) -> None:
         """Keep micro-batches, configuration and buffer in plain floats, for the replay on a real PyTorch step."""
-        if len(case) == 3:
+        if _is_loop(case):
             self.case = case_of(*case)
 
 

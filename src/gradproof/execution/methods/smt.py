@@ -165,9 +165,11 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
 
 def _scope(result: Exploration) -> Scope:
     """What the harness did, as far as its reach follows from it."""
-    asked = {part: result.asked[part] for part in ("base", "step", "direct", "other")}
-    inputs = len(result.inputs) if result.free else 0
-    return Scope(inputs, tuple(sorted(result.used)), tuple(sorted(result.numbers)), result.paths, **asked)
+    inputs, asked = len(result.inputs) if result.free else 0, result.asked
+    used, numbers = tuple(sorted(result.used)), tuple(sorted(result.numbers))
+    lists = {len(places) for places in result.lists.values() if len(places) > 1}
+    counts = asked["base"], asked["step"], asked["direct"], asked["other"]
+    return Scope(inputs, used, numbers, result.paths, *counts, tuple(sorted(result.sizes | lists)))
 
 
 def _missing(check: Check, result: Exploration) -> str:

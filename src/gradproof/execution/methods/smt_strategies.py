@@ -56,11 +56,18 @@ class ChainExplorer(Explorer):
     def _live(self) -> None:
         """Inputs in a box always exist."""
         if self._path.checks and not self._ended():
+            self.result.inputs |= (free := {name for name, x in self.inputs.items() if x.reach > 0})
+            for part, names in self._path.open:
+                self._ask_of_free(part, names is None or not free.isdisjoint(names))
             settle(self.result.fields, self._path.case, self._varied)
 
     def _about_input(self, condition: Any) -> bool:
         """A claim that is no truth value is one on inputs."""
         return not isinstance(condition, bool)
+
+    def _inputs_in(self, condition: Any) -> set[str]:
+        """A claim that is no truth value may be one on each of them."""
+        return set(self.inputs) if self._about_input(condition) else set()
 
     def _varied(self, asked: Sequence[Any]) -> set[int]:
         """The places of those numbers that are inputs themselves."""
@@ -139,7 +146,7 @@ class ChainKit(ExploringKit):
             raise ValueError(f"two inputs are called {name!r}")
         made = Linear.input(name, fmt, max(abs(Fraction(lo)), abs(Fraction(hi))))
         self.explorer.inputs[name] = made
-        self.explorer.result.inputs.add(name)
+        self.explorer.element(name)
         return made
 
     def assume(self, condition: Any) -> None:
@@ -322,7 +329,7 @@ class ExhaustKit(ChainKit):
             raise ValueError(f"two inputs are called {name!r}")
         made = Enumerated.input(name, fmt, Fraction(hi))
         self.explorer.inputs[name] = made
-        self.explorer.result.inputs.add(name)
+        self.explorer.element(name)
         return made
 
 
