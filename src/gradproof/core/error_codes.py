@@ -281,6 +281,11 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "--engine dask and --scheduler belong together: one was given without the other.",
         "Write --engine dask --scheduler tcp://host:8786, or leave both out.",
     ),
+    "GP499": Explanation(
+        "The workspace has a symbolic link that leads out of it. A link counts as the file that it leads to, so a file "
+        "that is none of the workspace's would be sent to every worker.",
+        "Put a copy in its place, or move the link into a folder whose name begins with a dot, which is not sent.",
+    ),
     "GP501": Explanation(
         "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
         "Write proofs/claims.yaml; docs/claims.md describes its format.",

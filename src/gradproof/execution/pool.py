@@ -16,6 +16,7 @@ from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.audit import audit
+from gradproof.evidence.store import Store
 from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.local import NEEDED, LocalProcesses, Worker, unanswered
 
@@ -40,6 +41,8 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+Refusal = Callable[[Check, Evidence], str]
+"""Why evidence of a check is not to be believed; empty where it is."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Pool:
     worker: type[Worker] = Worker
     memory: int | None = None
     engine: Executor | None = None
-    refused: Callable[[Check, Evidence], str] = lambda check, evidence: ""
+    refused: Refusal = lambda check, evidence: ""
 
     def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> PoolResult:
         """Run all, saving each as it ends, and close the engine. What ended is kept when the run is interrupted.
@@ -110,7 +113,7 @@ class Pool:
             self._finish(check, unanswered(check, Finding(Outcome.NOT_RUN, reason)))
             return True
         self._running[check.id] = (check, time.monotonic())
-        self._engine.start(WorkItem(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
+        self._engine.start(WorkItem(check, self.limit or check.time_limit, self.memory))
         self._tell("started", check)
         return True
 
@@ -136,26 +139,10 @@ class Pool:
             self._tell("tick")
             return
         check, begun = self._running.pop(answer.name)
-        evidence = self._evidence(check, answer, time.monotonic() - begun)
+        evidence = received(check, answer, self.refused, time.monotonic() - begun)
         if evidence.finding.outcome is not Outcome.NOT_RUN:
             save(evidence)
         self._finish(check, evidence, answer.where)
-
-    def _evidence(self, check: Check, answer: WorkResult, seconds: float) -> Evidence:
-        """What an answer is evidence of: what this check found, or that there is none to believe."""
-        outcome, reason = Outcome.ERROR, answer.fault
-        if not reason:
-            try:
-                evidence = evidence_of(answer.result.get("evidence"))
-                if evidence.claim.spec != check.digest:
-                    raise ValueError("it is about another check")
-                reason = self.refused(check, evidence)
-                if not reason:
-                    return evidence
-                outcome, reason = Outcome.NOT_RUN, f"the evidence of {answer.where or 'a worker'} is refused: {reason}"
-            except ValueError as e:
-                reason = f"the worker returned no evidence: {e}"
-        return unanswered(check, Finding(outcome, reason), seconds=seconds)
 
     def _finish(self, check: Check, evidence: Evidence, where: str = "") -> None:
         self._done[check.id] = evidence
@@ -173,6 +160,23 @@ class Pool:
         self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
 
 
+def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float = 0.0) -> Evidence:
+    """What an answer is evidence of: what this check found, or that there is none to believe."""
+    outcome, reason = Outcome.ERROR, answer.fault
+    if not reason:
+        try:
+            evidence = evidence_of(answer.value)
+            if evidence.claim.spec != check.digest:
+                raise ValueError("it is about another check")
+            reason = refused(check, evidence)
+            if not reason:
+                return evidence
+            outcome, reason = Outcome.NOT_RUN, f"the evidence of {answer.where or 'a worker'} is refused: {reason}"
+        except ValueError as e:
+            reason = f"the worker returned no evidence: {e}"
+    return unanswered(check, Finding(outcome, reason), seconds=seconds)
+
+
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
     """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495 and GP497."""
     if scheduler is None:
@@ -182,24 +186,31 @@ def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Execut
     return DaskWorkers(scheduler, workspace)
 
 
-def run_jobs(engine: Executor, jobs: Iterable[WorkItem], say: Callable[[str], object] = print) -> Iterator[WorkResult]:
-    """Run jobs that do not depend on each other; answers in the order in which they end. Closes the engine.
+def run_calls(
+    engine: Executor, calls: Iterable[WorkItem], say: Callable[[str], object] = print
+) -> Iterator[WorkResult]:
+    """Make calls that do not depend on each other; their values, in the order in which they end. Closes the engine.
 
-    `say` hears what becomes of workers. Raises GradproofError GP495 and GP496.
+    A value comes with evidence, which passes what evidence on disk passes: digests, seal, environment. `say` hears what
+    becomes of workers. Raises GradproofError GP495 and GP496.
     """
-    waiting, running = iter(jobs), 0
-    job = next(waiting, None)
+    store, waiting = Store(engine.workspace), iter(calls)
+    running: dict[str, Check] = {}
+    call = next(waiting, None)
     try:
-        while job is not None or running:
-            while job is not None and running < engine.slots():
-                engine.start(job)
-                job, running = next(waiting, None), running + 1
+        while call is not None or running:
+            while call is not None and len(running) < engine.slots():
+                running[call.name] = call.check
+                engine.start(call)
+                call = next(waiting, None)
             answer = engine.answer(0.25)
             while engine.notes:
                 say(engine.notes.pop(0))
             if answer is not None:
-                running -= 1
-                yield answer
+                evidence = received(running.pop(answer.name), answer, lambda c, e: store.fresh(c, e)[1])
+                stats, finding = evidence.finding.stats.stated(), evidence.finding
+                fault = "" if finding.outcome is Outcome.UNKNOWN and "value" in stats else finding.reason
+                yield WorkResult(answer.name, stats.get("value"), fault, answer.where)
     finally:
         engine.close()
 
