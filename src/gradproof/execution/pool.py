@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, evidence_of
-from gradproof.core.workspace import Workspace
+from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
 from gradproof.evidence.store import Store
 from gradproof.execution.engine import Executor, WorkItem, WorkResult
@@ -186,6 +187,21 @@ def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Execut
     return DaskWorkers(scheduler, workspace)
 
 
+def _returned(evidence: Evidence) -> tuple[Any, str]:
+    """What a call returned, and an empty text; or nothing, and the fault. A value rests on two files at least."""
+    finding, files = evidence.finding, evidence.claim.files
+    stats = finding.stats.stated()
+    if finding.outcome is not Outcome.UNKNOWN or "value" not in stats:
+        return None, finding.reason
+    module = evidence.check.harness.partition(":")[0]
+    place = module.removeprefix(f"{PACKAGE.name}.").replace(".", "/")
+    if not {f"{place}.py", f"{place}/__init__.py"} & {key.partition(":")[2] for key in files}:
+        return None, f"the inputs list no file of {module}"
+    if not any(key.startswith("gp:") for key in files):
+        return None, "the inputs list no file of the engine"
+    return stats["value"], ""
+
+
 def run_calls(
     engine: Executor, calls: Iterable[WorkItem], say: Callable[[str], object] = print
 ) -> Iterator[WorkResult]:
@@ -207,10 +223,8 @@ def run_calls(
             while engine.notes:
                 say(engine.notes.pop(0))
             if answer is not None:
-                evidence = received(running.pop(answer.name), answer, lambda c, e: store.fresh(c, e)[1])
-                stats, finding = evidence.finding.stats.stated(), evidence.finding
-                fault = "" if finding.outcome is Outcome.UNKNOWN and "value" in stats else finding.reason
-                yield WorkResult(answer.name, stats.get("value"), fault, answer.where)
+                evidence = received(running.pop(answer.name), answer, lambda check, e: store.fresh(check, e)[1])
+                yield WorkResult(answer.name, *_returned(evidence), answer.where)
     finally:
         engine.close()
 

@@ -428,6 +428,12 @@ def test_what_a_call_returns_is_believed_as_evidence_is(tmp_path: Path) -> None:
         "gp:execution/worker.py changed": {
             "claim": {**genuine["claim"], "files": {**files, "gp:execution/worker.py": "0" * 64}}
         },
+        "the inputs list no file of the engine": {
+            "claim": {**genuine["claim"], "files": {key: value for key, value in files.items() if key[:3] == "ws:"}}
+        },
+        "the inputs list no file of symbolic": {
+            "claim": {**genuine["claim"], "files": {key: value for key, value in files.items() if key[:3] == "gp:"}}
+        },
         "z3 1.0 then": {"environment": {**genuine["environment"], "z3": "1.0"}},
         "it is about another check": ran(call("a", "doubled", {"x": 4})),
         "its claim digest is not the digest of its check": {
