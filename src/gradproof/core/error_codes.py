@@ -269,9 +269,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Start one with `dask scheduler`, name its address, and run the command again: it goes on where it ended.",
     ),
     "GP496": Explanation(
-        "No worker of the scheduler can run anything (exit code 6): there is none, or each has another gradproof, "
-        "another torch, solver or Python, with which its evidence would not count here.",
-        "Install the same versions there, as the message lists them, or run gradproof where those versions are.",
+        "No worker of the scheduler can run anything (exit code 6): there is none, or each was lost, hangs, or has "
+        "another gradproof, torch, solver or Python, with which its evidence would not count here.",
+        "Install the same versions there, as the message lists them, and start again what hangs.",
     ),
     "GP497": Explanation(
         "The workspace is too big to be sent to workers. Every file is sent that a check might read.",

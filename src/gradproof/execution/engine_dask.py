@@ -82,7 +82,8 @@ class DaskWorkers:
     """The workers of a scheduler.
 
     A worker's GPU is not asked for: evidence of a GPU is made where it is, and committed.
-    Raises GradproofError: GP494 without dask.distributed, GP495 without a scheduler.
+    Raises GradproofError: GP494 without dask.distributed, GP495 without a scheduler, GP497 and GP499 for a workspace
+    that cannot be sent.
     """
 
     no_gpu = "checks of a GPU are not sent to workers: gradproof run --device cuda runs them on its machine"
@@ -192,7 +193,9 @@ class DaskWorkers:
         if time.monotonic() - self._alone_since > (REFUSED if states == {False} else PATIENCE):
             silent = f"{sum(worker.accepted is None for worker in self._workers.values())} have not answered"
             found = "; ".join([*(f"{a}: {why}" for a, why in self._refused.items()), silent])
-            help = "install the same gradproof and versions there; evidence that came back before is kept"
+            help = (
+                "install the same versions there, start workers that hang again; evidence that came back before is kept"
+            )
             expected = f"a worker at {self._address} with this gradproof and these versions"
             raise GradproofError("GP496", f"no worker can run anything: {found}", expected, help)
 

@@ -179,7 +179,7 @@ def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float 
 
 
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495 and GP497."""
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495, GP497 and GP499."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
     from gradproof.execution.engine_dask import DaskWorkers

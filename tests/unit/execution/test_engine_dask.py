@@ -29,7 +29,7 @@ from gradproof.execution import engine_dask, engine_remote
 from gradproof.execution.engine import Executor, WorkItem, WorkResult, call_of
 from gradproof.execution.engine_dask import MOST_LOST, DaskWorkers
 from gradproof.execution.local import LocalProcesses, process_of, unanswered
-from gradproof.execution.pool import Pool, Progress, run_calls
+from gradproof.execution.pool import Pool, Progress, received, run_calls
 from gradproof.session import Session
 from tests.clusters import Cluster, write_slow_workspace
 
@@ -227,8 +227,10 @@ def test_a_worker_that_hangs_has_a_deadline(cluster: Cluster, tmp_path: Path) ->
         assert any("there was no answer within 750 s" in note and "refused" in note for note in engine.notes)
         for address in others:
             hang(cluster, address)
-        engine.start(call("b", "doubled", {"x": 1}))
-        assert late(engine, "b").fault == "2 workers failed under it; the last time there was no answer within 750 s"
+        engine.start(asked := call("b", "doubled", {"x": 1}))
+        lost = late(engine, "b")
+        assert lost.fault == "2 workers failed under it; the last time there was no answer within 750 s"
+        assert received(asked.check, lost, lambda check, evidence: "").finding.outcome is Outcome.ERROR
         engine.close()
     finally:
         cluster.close(*workers)
