@@ -169,9 +169,10 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def worker(self, name: str, package: Path = PACKAGE) -> subprocess.Popen[bytes]:
+    def worker(self, name: str, package: Path = PACKAGE, port: int = 0) -> subprocess.Popen[bytes]:
         """Start a worker process, with the gradproof of this folder, and wait until the scheduler knows it."""
         once = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder / name), "--name", name)
+        once += ("--worker-port", str(port))
         process, log = (
             self._start("worker", self.address, *once, package=package, name=name),
             self.folder / f"{name}.log",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution.engine import WorkItem
-from gradproof.execution.pool import engine_for, run_jobs
+from gradproof.execution.engine import WorkItem, call_of
+from gradproof.execution.pool import engine_for, run_calls
 from tests.mutation import run
 
 AT_ONCE = 8
@@ -35,16 +35,16 @@ class Elsewhere:
 
     def each(self, calls: Iterable[Callable[[], tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
         """The answers as they come, with the number of their call. Raises RuntimeError where a batch gave none."""
-        with closing(run_jobs(engine_for(self.workspace, 0, self.scheduler), self._items(enumerate(calls)))) as results:
+        engine = engine_for(self.workspace, 0, self.scheduler)
+        with closing(run_calls(engine, self._items(enumerate(calls)))) as results:
             for result in results:
-                if fault := result.fault or result.result["fault"]:
-                    raise RuntimeError(fault)
-                yield from ((number, answer) for number, answer in result.result["value"])
+                if result.fault:
+                    raise RuntimeError(result.fault)
+                yield from ((number, answer) for number, answer in result.value)
 
     def _items(self, numbered: Iterator[tuple[int, Callable[[], tuple[Any, ...]]]]) -> Iterator[WorkItem]:
         while batch := [[number, *make()] for number, make in islice(numbered, AT_ONCE)]:
-            payload = {"call": "tests.mutation.elsewhere:answers", "argument": batch}
-            yield WorkItem(str(batch[0][0]), "call", payload, LIMIT)
+            yield call_of(str(batch[0][0]), "tests.mutation.elsewhere:answers", batch, LIMIT)
 
 
 def answers(batch: list[list[Any]]) -> list[list[Any]]:

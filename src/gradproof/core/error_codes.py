@@ -269,9 +269,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Start one with `dask scheduler`, name its address, and run the command again: it goes on where it ended.",
     ),
     "GP496": Explanation(
-        "No worker of the scheduler can run anything (exit code 6): there is none, or each has another gradproof, "
-        "another torch, solver or Python, with which its evidence would not count here.",
-        "Install the same versions there, as the message lists them, or run gradproof where those versions are.",
+        "No worker of the scheduler can run anything (exit code 6): there is none, or each was lost, hangs, or has "
+        "another gradproof, torch, solver or Python, with which its evidence would not count here.",
+        "Install the same versions there, as the message lists them, and start again what hangs.",
     ),
     "GP497": Explanation(
         "The workspace is too big to be sent to workers. Every file is sent that a check might read.",
@@ -280,6 +280,11 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP498": Explanation(
         "--engine dask and --scheduler belong together: one was given without the other.",
         "Write --engine dask --scheduler tcp://host:8786, or leave both out.",
+    ),
+    "GP499": Explanation(
+        "The workspace has a symbolic link that leads out of it. A link counts as the file that it leads to, so a file "
+        "that is none of the workspace's would be sent to every worker.",
+        "Put a copy in its place, or move the link into a folder whose name begins with a dot, which is not sent.",
     ),
     "GP501": Explanation(
         "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",

@@ -5,45 +5,60 @@ Planning, stubs first, saving and judging stand above it and are the same for ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from gradproof.core.check import Check
+from gradproof.core.outcome import Kind, Layer
+from gradproof.core.workspace import Workspace
+
+CALL = "call"  # the strategy of a check that calls a function
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One process to run, as plain JSON data. `name`: unique in a run.
+    """One check for one process. `seconds`: limit of CPU time. `memory`: limit in MiB. Its id is unique in a run."""
 
-    `kind`: "check", whose payload is a check as JSON and whose result is `{"evidence": ...}`; or "call", whose payload
-    is `{"call": "module:function", "argument": JSON}`: a function of the workspace that takes the argument and returns
-    JSON; its result is `{"value": JSON, "fault": ""}`, or no value and the fault in words.
-    `seconds`: limit of CPU time. `memory`: limit in MiB.
-    """
-
-    name: str
-    kind: str
-    payload: Mapping[str, Any]
+    check: Check
     seconds: float
     memory: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The check's id."""
+        return self.check.id
+
+
+def call_of(name: str, function: str, argument: Any, seconds: float) -> WorkItem:
+    """A call of `module:function` of the workspace or of gradproof, from JSON to JSON.
+
+    It is a check that decides nothing: what the function returns comes back in evidence, with the digests and the
+    environment that it was made with, and is believed as evidence is.
+    """
+    params = {"argument": json.loads(json.dumps(argument))}
+    check = Check(name, Kind.GATE, Layer.CPU, (), CALL, function, strategy=CALL, params=params, time_limit=seconds)
+    return WorkItem(check, seconds)
 
 
 @dataclass(frozen=True)
 class WorkResult:
-    """What became of a job: its result as plain data, or a fault in words. `where`: empty on this machine."""
+    """What became of an item: its evidence as plain data, or a fault in words. `where`: empty on this machine."""
 
     name: str
-    result: Mapping[str, Any]
+    value: Any = None
     fault: str = ""
     where: str = ""
 
 
 class Executor(Protocol):
-    """Runs work somewhere. Its methods are called from one thread.
+    """Runs work of one workspace somewhere. Its methods are called from one thread.
 
     `places`: which machine runs an item, where that is another one. `notes`: what became of workers, in words, until
     the reader takes it out. `no_gpu`: why no check of a GPU can run there; empty where it may try.
     """
 
+    workspace: Workspace
     places: dict[str, str]
     notes: list[str]
 

@@ -16,6 +16,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradproof.core.check import digest_of
+from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.processes import MIB, PREFIX
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import KEYS, differ, environment, variables
 from gradproof.execution.engine import WorkItem
-from gradproof.execution.local import CallProcess, ForkServers, Worker, process_of
+from gradproof.execution.local import ForkServers, Worker, process_of
 
 MOST_BYTES = 256 * MIB
 KEPT = 8  # workspaces in a worker, which may live for months
@@ -42,17 +43,22 @@ def shipped(root: Path) -> Iterator[tuple[str, Path]]:
     """Place and path of every file that a check may read, in order.
 
     Left out: hidden files, bytecode, virtual environments, evidence and reports of runs, and gradproof's own package,
-    which every worker has. A link to a file counts as that file.
+    which every worker has. A link to a file counts as that file. Raises GradproofError GP499 for a link that leads out.
     """
+    root = root.resolve()
     for home, below, names in os.walk(root):
         folder = Path(home)
         inside = folder.relative_to(root)
         below[:] = sorted(name for name in below if _enters(folder / name, inside))
         reports = inside.parts[:1] == ("reports",)
-        for name in sorted(names):
+        names = [n for n in sorted(names) if not n.startswith(".") and not (reports and n.startswith("report."))]
+        for name in [*below, *names]:
             path = folder / name
-            if not name.startswith(".") and not (reports and name.startswith("report.")) and path.is_file():
-                yield (inside / name).as_posix(), path
+            if path.is_symlink() and not (leads := path.resolve()).is_relative_to(root):
+                found = f"{inside / name} is a link to {leads}, outside of the workspace"
+                help = "put a copy in its place, or the link into a folder whose name begins with a dot"
+                raise GradproofError("GP499", found, "nothing from outside of the workspace to send to workers", help)
+        yield from (((inside / n).as_posix(), folder / n) for n in names if (folder / n).is_file())
 
 
 def _enters(folder: Path, above: Path) -> bool:
@@ -76,7 +82,7 @@ class Archive:
 
 
 def packed(root: Path) -> Archive:
-    """The archive of a workspace. Raises GradproofError GP497 for one of more than MOST_BYTES."""
+    """The archive of a workspace. Raises GradproofError: GP497 for more than MOST_BYTES, GP499 for a link out of it."""
     digests: dict[str, str] = {}
     size, buffer = 0, io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -92,6 +98,14 @@ def packed(root: Path) -> Archive:
             entry.size, entry.mode = len(content), 0o755 if os.access(path, os.X_OK) else 0o644
             tar.addfile(entry, io.BytesIO(content))
     return Archive(digest_of(digests), gzip.compress(buffer.getvalue(), 6, mtime=0))
+
+
+def _intact(place: Path, name: str) -> bool:
+    """Whether a folder holds the files of this name, and no link that leads out of it."""
+    try:
+        return place.is_dir() and name_of(place) == name
+    except GradproofError:
+        return False
 
 
 def unpacked(archive: Archive, folder: Path) -> Path:
@@ -133,23 +147,24 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 # -- Inside of a worker of the engine.
+PROCESS = uuid.uuid4().hex  # which one this is: another one may answer at its address later
 _LOCK = threading.Lock()
 _archives: dict[str, Archive] = {}
 _places: dict[str, Path] = {}
 _users: Counter[Path] = Counter()
-_running: dict[str, dict[str, Worker | CallProcess]] = {}
+_running: dict[str, dict[str, Worker]] = {}
 _servers: dict[tuple[str, Path], ForkServers] = {}  # of a run, and of the folder that they run in
 
 
 def meet(name: str) -> dict[str, Any]:
-    """What this worker is, and whether it holds a workspace already."""
-    return {**engine_here(), "holds": name in _archives}
+    """What this worker is, which process, and whether it holds a workspace already."""
+    return {**engine_here(), "process": PROCESS, "holds": name in _archives}
 
 
-def hold(name: str, data: bytes, folder: str) -> None:
+def hold(name: str, data: bytes, folder: str) -> str:
     """Unpack a workspace below a folder of this worker, once, and drop the one that was used the longest time ago.
 
-    Raises ValueError for an archive that is not it.
+    Returns which process this is. Raises ValueError for an archive that is not it.
     """
     archive = Archive(name, data)
     with _LOCK:
@@ -159,6 +174,7 @@ def hold(name: str, data: bytes, folder: str) -> None:
             for old in list(_archives)[:-KEPT]:
                 del _archives[old]
                 _drop(_places.pop(old))
+    return PROCESS
 
 
 @contextmanager
@@ -166,7 +182,7 @@ def _copy(name: str) -> Iterator[Path]:
     """The workspace's folder; where a job has written into it, another one. Raises KeyError, ValueError."""
     with _LOCK:
         place = _places[name]
-        if not place.is_dir() or name_of(place) != name:
+        if not _intact(place, name):
             _places[name] = unpacked(_archives[name], place.parent)
             _drop(place)
             place = _places[name]
@@ -189,16 +205,19 @@ def _drop(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def perform(stated: str, name: str, session: str) -> str:
-    """Run a job, as JSON, in a workspace that this worker holds: its result as JSON. `session`: the run it is of."""
-    job = WorkItem(**json.loads(stated))
+def perform(stated: str, seconds: float, memory: int | None, name: str, session: str) -> str:
+    """Run a check, stated as JSON, in a workspace that this worker holds. `session`: the run that it is of.
+
+    Returns JSON: the evidence, and which process this is.
+    """
+    job = WorkItem(Check.from_json(json.loads(stated)), seconds, memory)
     with _copy(name) as root:
         with _LOCK:
             servers = _servers.setdefault((session, root), ForkServers(root))
             process = process_of(job, Workspace(root, root / "reports"), servers)
             _running.setdefault(session, {})[job.name] = process
         try:
-            return json.dumps(process.result())
+            return json.dumps({"process": PROCESS, "evidence": process.run().stated()})
         finally:
             with _LOCK:
                 _running.get(session, {}).pop(job.name, None)

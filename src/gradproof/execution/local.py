@@ -180,13 +180,11 @@ class ForkServer:
                 self._scratch.cleanup()
 
 
-class JobProcess:
-    """One job in one process group. It blocks until it is over; `kill` may be called from another thread."""
+class Worker:
+    """One check in one process group. It blocks until it is over; `kill` may be called from another thread."""
 
-    layer = Layer.CPU
-
-    def __init__(self, workspace: Workspace, limit: float, memory: int | None) -> None:
-        self.workspace, self.limit, self.memory = workspace, limit, memory
+    def __init__(self, check: Check, workspace: Workspace, limit: float, memory: int | None = None) -> None:
+        self.check, self.workspace, self.limit, self.memory = check, workspace, limit, memory
         self.server: ForkServer | None = None
         self.process: subprocess.Popen[bytes] | Forked | None = None
         self.killed = False
@@ -226,8 +224,8 @@ class JobProcess:
 
     def _started(self, scratch: str) -> subprocess.Popen[bytes] | Forked:
         """The process, forked where that can be; a GPU's driver does not outlive a fork."""
-        command, environ = self.command(), worker_environ(str(self.layer), scratch)
-        if self.server is not None and self.layer is not Layer.CUDA:
+        command, environ = self.command(), worker_environ(str(self.check.layer), scratch)
+        if self.server is not None and self.check.layer is not Layer.CUDA:
             forked = self.server.start(command, environ)
             if forked is not None:
                 return forked
@@ -243,6 +241,7 @@ class JobProcess:
 
     def _job(self, result: Path) -> dict[str, Any]:
         return {
+            "check": self.check.to_json(),
             "root": str(self.workspace.root),
             "reports": str(self.workspace.reports),
             "package": str(PACKAGE),
@@ -271,22 +270,6 @@ class JobProcess:
         """The end of what the worker printed."""
         return self._tail.decode(errors="replace")
 
-    def data(self, result: Path) -> Any:
-        """What the process wrote. Raises ValueError when that is nothing, or no JSON."""
-        try:
-            return json.loads(result.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            said = self.output().strip()[-300:]
-            raise ValueError(f"{e}; it printed: {said or 'nothing'}") from e
-
-
-class Worker(JobProcess):
-    """One check."""
-
-    def __init__(self, check: Check, workspace: Workspace, limit: float, memory: int | None = None) -> None:
-        super().__init__(workspace, limit, memory)
-        self.check, self.layer = check, check.layer
-
     def run(self) -> Evidence:
         """Evidence of the run, whatever became of the worker."""
         started_at, clock = now(), time.monotonic()
@@ -304,44 +287,17 @@ class Worker(JobProcess):
         finding = Finding(outcome, reason, stats={"output": self.output()})
         return unanswered(self.check, finding, started_at=started_at, seconds=time.monotonic() - clock)
 
-    def result(self) -> dict[str, Any]:
-        """The result of a job of kind "check"."""
-        return {"evidence": self.run().stated()}
-
-    def _job(self, result: Path) -> dict[str, Any]:
-        return {"check": self.check.to_json(), **super()._job(result)}
-
     def _read(self, result: Path) -> Evidence:
         """The worker's evidence. Raises ValueError when there is none, or it is not about this check."""
-        evidence = evidence_of(self.data(result))
+        try:
+            data = json.loads(result.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            said = self.output().strip()[-300:]
+            raise ValueError(f"{e}; it printed: {said or 'nothing'}") from e
+        evidence = evidence_of(data)
         if evidence.claim.spec != self.check.digest:
             raise ValueError("it is about another check")
         return evidence
-
-
-class CallProcess(JobProcess):
-    """One call of a function of the workspace."""
-
-    def __init__(
-        self, payload: Mapping[str, Any], workspace: Workspace, limit: float, memory: int | None = None
-    ) -> None:
-        super().__init__(workspace, limit, memory)
-        self.payload = payload
-
-    def result(self) -> dict[str, Any]:
-        """The result of a job of kind "call"."""
-        with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-            result = Path(folder) / "result.json"
-            try:
-                outcome, reason = self._attend(result)
-                if outcome is None:
-                    return {"value": self.data(result)["value"], "fault": ""}
-            except (OSError, ValueError) as e:
-                reason = f"the call returned nothing: {e}"
-        return {"value": None, "fault": reason}
-
-    def _job(self, result: Path) -> dict[str, Any]:
-        return {**self.payload, **super()._job(result)}
 
 
 class ForkServers:
@@ -364,12 +320,10 @@ class ForkServers:
 
 def process_of(
     job: WorkItem, workspace: Workspace, servers: ForkServers | None = None, worker: type[Worker] = Worker
-) -> Worker | CallProcess:
-    """The process of a job, not yet started. Raises KeyError, TypeError or ValueError for a job that is none."""
-    if job.kind == "call":
-        return CallProcess(job.payload, workspace, job.seconds, job.memory)
-    process = worker(Check.from_json(job.payload), workspace, job.seconds, job.memory)
-    process.server = None if servers is None else servers.of(NEEDED[process.check.kind])
+) -> Worker:
+    """The process of a job, not yet started."""
+    process = worker(job.check, workspace, job.seconds, job.memory)
+    process.server = None if servers is None else servers.of(NEEDED[job.check.kind])
     return process
 
 
@@ -386,7 +340,7 @@ class LocalProcesses:
         self._shared, self._servers = shared, ForkServers(workspace.root)
         self.places: dict[str, str] = {}
         self.notes: list[str] = []
-        self._running: dict[str, Worker | CallProcess] = {}
+        self._running: dict[str, Worker] = {}
         self._threads: list[threading.Thread] = []
         self._answers: queue.Queue[WorkResult] = queue.Queue()
 
@@ -401,18 +355,18 @@ class LocalProcesses:
 
     def start(self, job: WorkItem) -> None:
         """Begin a job, in a thread that waits for it."""
-        check = job.kind == "check" and NEEDED[Kind(job.payload["kind"])] in self._shared
-        process = process_of(job, self.workspace, self._servers if check else None, self.worker)
+        shared = NEEDED[job.check.kind] in self._shared
+        process = process_of(job, self.workspace, self._servers if shared else None, self.worker)
         self._running[job.name] = process
         thread = threading.Thread(target=self._attend, args=(job.name, process), daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _attend(self, name: str, process: Worker | CallProcess) -> None:
+    def _attend(self, name: str, process: Worker) -> None:
         try:
-            self._answers.put(WorkResult(name, process.result()))
+            self._answers.put(WorkResult(name, process.run().stated()))
         except Exception as e:
-            self._answers.put(WorkResult(name, {}, f"the runner raised {type(e).__name__}: {e}"))
+            self._answers.put(WorkResult(name, None, f"the runner raised {type(e).__name__}: {e}"))
 
     def answer(self, seconds: float) -> WorkResult | None:
         """The next answer."""

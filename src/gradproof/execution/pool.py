@@ -10,12 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, evidence_of
-from gradproof.core.workspace import Workspace
+from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
+from gradproof.evidence.store import Store
 from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.local import NEEDED, LocalProcesses, Worker, unanswered
 
@@ -40,6 +42,8 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+Refusal = Callable[[Check, Evidence], str]
+"""Why evidence of a check is not to be believed; empty where it is."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Pool:
     worker: type[Worker] = Worker
     memory: int | None = None
     engine: Executor | None = None
-    refused: Callable[[Check, Evidence], str] = lambda check, evidence: ""
+    refused: Refusal = lambda check, evidence: ""
 
     def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> PoolResult:
         """Run all, saving each as it ends, and close the engine. What ended is kept when the run is interrupted.
@@ -110,7 +114,7 @@ class Pool:
             self._finish(check, unanswered(check, Finding(Outcome.NOT_RUN, reason)))
             return True
         self._running[check.id] = (check, time.monotonic())
-        self._engine.start(WorkItem(check.id, "check", check.to_json(), self.limit or check.time_limit, self.memory))
+        self._engine.start(WorkItem(check, self.limit or check.time_limit, self.memory))
         self._tell("started", check)
         return True
 
@@ -136,26 +140,10 @@ class Pool:
             self._tell("tick")
             return
         check, begun = self._running.pop(answer.name)
-        evidence = self._evidence(check, answer, time.monotonic() - begun)
+        evidence = received(check, answer, self.refused, time.monotonic() - begun)
         if evidence.finding.outcome is not Outcome.NOT_RUN:
             save(evidence)
         self._finish(check, evidence, answer.where)
-
-    def _evidence(self, check: Check, answer: WorkResult, seconds: float) -> Evidence:
-        """What an answer is evidence of: what this check found, or that there is none to believe."""
-        outcome, reason = Outcome.ERROR, answer.fault
-        if not reason:
-            try:
-                evidence = evidence_of(answer.result.get("evidence"))
-                if evidence.claim.spec != check.digest:
-                    raise ValueError("it is about another check")
-                reason = self.refused(check, evidence)
-                if not reason:
-                    return evidence
-                outcome, reason = Outcome.NOT_RUN, f"the evidence of {answer.where or 'a worker'} is refused: {reason}"
-            except ValueError as e:
-                reason = f"the worker returned no evidence: {e}"
-        return unanswered(check, Finding(outcome, reason), seconds=seconds)
 
     def _finish(self, check: Check, evidence: Evidence, where: str = "") -> None:
         self._done[check.id] = evidence
@@ -173,8 +161,25 @@ class Pool:
         self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
 
 
+def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float = 0.0) -> Evidence:
+    """What an answer is evidence of: what this check found, or that there is none to believe."""
+    outcome, reason = Outcome.ERROR, answer.fault
+    if not reason:
+        try:
+            evidence = evidence_of(answer.value)
+            if evidence.claim.spec != check.digest:
+                raise ValueError("it is about another check")
+            reason = refused(check, evidence)
+            if not reason:
+                return evidence
+            outcome, reason = Outcome.NOT_RUN, f"the evidence of {answer.where or 'a worker'} is refused: {reason}"
+        except ValueError as e:
+            reason = f"the worker returned no evidence: {e}"
+    return unanswered(check, Finding(outcome, reason), seconds=seconds)
+
+
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495 and GP497."""
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495, GP497 and GP499."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
     from gradproof.execution.engine_dask import DaskWorkers
@@ -182,24 +187,44 @@ def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Execut
     return DaskWorkers(scheduler, workspace)
 
 
-def run_jobs(engine: Executor, jobs: Iterable[WorkItem], say: Callable[[str], object] = print) -> Iterator[WorkResult]:
-    """Run jobs that do not depend on each other; answers in the order in which they end. Closes the engine.
+def _returned(evidence: Evidence) -> tuple[Any, str]:
+    """What a call returned, and an empty text; or nothing, and the fault. A value rests on two files at least."""
+    finding, files = evidence.finding, evidence.claim.files
+    stats = finding.stats.stated()
+    if finding.outcome is not Outcome.UNKNOWN or "value" not in stats:
+        return None, finding.reason
+    module = evidence.check.harness.partition(":")[0]
+    place = module.removeprefix(f"{PACKAGE.name}.").replace(".", "/")
+    if not {f"{place}.py", f"{place}/__init__.py"} & {key.partition(":")[2] for key in files}:
+        return None, f"the inputs list no file of {module}"
+    if not any(key.startswith("gp:") for key in files):
+        return None, "the inputs list no file of the engine"
+    return stats["value"], ""
 
-    `say` hears what becomes of workers. Raises GradproofError GP495 and GP496.
+
+def run_calls(
+    engine: Executor, calls: Iterable[WorkItem], say: Callable[[str], object] = print
+) -> Iterator[WorkResult]:
+    """Make calls that do not depend on each other; their values, in the order in which they end. Closes the engine.
+
+    A value comes with evidence, which passes what evidence on disk passes: digests, seal, environment. `say` hears what
+    becomes of workers. Raises GradproofError GP495 and GP496.
     """
-    waiting, running = iter(jobs), 0
-    job = next(waiting, None)
+    store, waiting = Store(engine.workspace), iter(calls)
+    running: dict[str, Check] = {}
+    call = next(waiting, None)
     try:
-        while job is not None or running:
-            while job is not None and running < engine.slots():
-                engine.start(job)
-                job, running = next(waiting, None), running + 1
+        while call is not None or running:
+            while call is not None and len(running) < engine.slots():
+                running[call.name] = call.check
+                engine.start(call)
+                call = next(waiting, None)
             answer = engine.answer(0.25)
             while engine.notes:
                 say(engine.notes.pop(0))
             if answer is not None:
-                running -= 1
-                yield answer
+                evidence = received(running.pop(answer.name), answer, lambda check, e: store.fresh(check, e)[1])
+                yield WorkResult(answer.name, *_returned(evidence), answer.where)
     finally:
         engine.close()
 

@@ -1,12 +1,11 @@
 """One check in one process: `python -m gradproof.execution.worker` with a job on the first line of stdin.
 
 The job is JSON: check, root, reports, package, result, and `queries`, a file for the solver's queries, where they are
-wanted. A job with `call`, a function of the workspace as module:function, and its `argument` is no check: what the
-function returns goes to `result`, under `value`. The file `result` appears complete or not at all. With `lifeline`, the
-end of stdin means that the parent is gone: the process group ends. `since` is when the process started that this one
-was forked from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process
-itself, with a descriptor of its channel and the libraries that it imports in advance. A worker has a session and a
-scratch folder of its own, like one that was started from nothing.
+wanted. The file `result` appears complete or not at all. With `lifeline`, the end of stdin means that the parent is
+gone: the process group ends. `since` is when the process started that this one was forked from (seconds, epoch): the
+engine must not have been edited after it. With `--serve` it is that process itself, with a descriptor of its channel
+and the libraries that it imports in advance. A worker has a session and a scratch folder of its own, like one that was
+started from nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from gradproof.evidence.inputs import ABSENT, edited, inputs_of, reads, watch
 from gradproof.evidence.record import now, record
 from gradproof.evidence.seal import Seal, shadowed
 from gradproof.execution import methods
+from gradproof.execution.engine import CALL
 
 TAIL = 4000
 OUT_OF_MEMORY = "the check ran out of memory"
@@ -48,7 +48,7 @@ OUT_OF_MEMORY = "the check ran out of memory"
 def attempt(check: Check, workspace: Workspace, memory: int | None = None) -> Finding:
     """Run the backend. Whatever it raises is an ERROR with the end of the traceback. `memory`: the limit, in MiB."""
     try:
-        finding = methods.run(check, workspace)
+        finding = (_called if check.strategy == CALL else methods.run)(check, workspace)
     except GradproofError as e:
         return Finding(Outcome.ERROR, f"{e.code}: {e.found}; expected {e.expected}", stats={"error": e.render()})
     except MemoryError:
@@ -59,6 +59,12 @@ def attempt(check: Check, workspace: Workspace, memory: int | None = None) -> Fi
     if not isinstance(finding, Finding):
         return Finding(Outcome.ERROR, f"the backend returned a {type(finding).__name__}, not a Finding")
     return finding
+
+
+def _called(check: Check, workspace: Workspace) -> Finding:
+    """What a function returns, which is no answer to anything. Raises what it raises."""
+    value = workspace.resolve(check.harness)(check.params["argument"])
+    return Finding(Outcome.UNKNOWN, "a call decides nothing", stats={"value": value})
 
 
 def perform(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,14 +129,6 @@ def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
     return evidence
 
 
-def called(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a function of the workspace with its argument. Raises what it raises."""
-    sys.path.insert(0, str(place_of_job(job, "root")))
-    limit_memory(job.get("memory"))
-    module, _, name = str(job["call"]).partition(":")
-    return {"value": getattr(importlib.import_module(module), name)(job["argument"])}
-
-
 def main() -> None:
     """Be a worker or, where the command line says so, the process that workers are forked from."""
     if SERVE not in sys.argv:
@@ -142,7 +140,7 @@ def main() -> None:
 def _work() -> NoReturn:
     """Read the job, run it, write the evidence, and end without the interpreter's own teardown."""
     job = job_of_stdin()
-    run = called if "call" in job else _recorded if "queries" in job else perform
+    run = _recorded if "queries" in job else perform
     write_json(place_of_job(job, "result"), run(job))
     sys.stdout.flush()
     sys.stderr.flush()
