@@ -7,6 +7,7 @@ crossed: windows, tails, loss scales, clips, skips, weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from itertools import product
 from types import ModuleType
 from typing import Any, ClassVar
@@ -158,7 +159,7 @@ def loop(subject: str) -> Callable[[Any], Callable[[ModuleType], Any]]:
         def observe(module: ModuleType) -> Any:
             batches = [module.MicroBatch(*(row if subject != "Accumulation" else row[:2])) for row in rows]
             record = getattr(module, subject)().run(vector("p"), batches, module.Config(**given), vector("stale"))
-            return [str(part) for part in vars(record).values()]
+            return [str(getattr(record, field.name)) for field in fields(record)]
 
         return observe
 
