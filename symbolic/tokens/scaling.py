@@ -226,6 +226,7 @@ def longest_step(k: Any, adam: Any) -> None:
     p1, p2 = k.real("beta1^t"), k.real("beta2^t")
     c1, c2, m, root = (k.real(name) for name in ("1 - beta1^t", "1 - beta2^t", "m at last", "sqrt v_hat"))
     setup = Setup(RATE, BETA1, BETA2, eps, 0)
+    k.assume(eps > 0)
 
     def base() -> None:
         m, v = adam.moments(State(now.w, 0 * first, 0 * first), first, setup)
@@ -235,7 +236,7 @@ def longest_step(k: Any, adam: Any) -> None:
         k.check(CLAUSE, 2 * BETA1**7 <= BETA2**7, "from t = 7 on")
 
     def step() -> None:
-        k.assume((eps > 0) & (now.m * now.m <= LIMIT * now.v) & (now.v >= 0))
+        k.assume((now.m * now.m <= LIMIT * now.v) & (now.v >= 0))
         m, v = adam.moments(now, g, setup)
         k.cover("a gradient", g > 1)
         k.check(CLAUSE, m * m <= LIMIT * v, "m^2 <= LIMIT v")

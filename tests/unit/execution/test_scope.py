@@ -321,6 +321,34 @@ def test_a_harness_that_swallows_the_refusal_of_a_size_has_a_size_still(ask: Any
     assert (finding.outcome, finding.reach) == (Outcome.HOLDS, Reach.BOUNDED)
 
 
+@pytest.mark.parametrize("where", ["step", "direct", "after", "through another"])
+def test_an_assumption_of_one_part_does_not_hold_in_another(where: str) -> None:
+    """The claim is false where x <= 4: the base assumed more, of an input that the rest asks about."""
+
+    def harness(k: Any, subject: Any) -> None:
+        x, y = k.real("x"), k.real("y")
+        k.cover("large", x > 6)
+
+        def claim() -> None:
+            if where == "through another":
+                k.assume(y == x)
+            k.check("C", subject(y if where == "through another" else x) > 8)
+
+        def base() -> None:
+            k.assume(x > 5)
+            k.check("C", k.same(subject(x), 2 * x))
+
+        k.inductive(base, claim if where in ("step", "through another") else lambda: doubles(k, subject, y))
+        if where == "direct":
+            k.direct(claim)
+        elif where == "after":
+            claim()
+
+    finding = found(harness, "transitions")
+    assert finding.outcome is Outcome.ERROR
+    assert finding.reason.startswith("'x' is asked about where another part of the proof assumed something of it")
+
+
 def test_a_part_that_raises_is_over() -> None:
     """What is asked after a claim that raised is no part of it."""
 

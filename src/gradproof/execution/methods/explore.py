@@ -66,7 +66,8 @@ class ExploredPath:
 
     `decided`: a condition was decided that inputs could make true and false. `open`: checks that are counted when the
     path ends, once it is known which inputs it leaves several values: the part of each, and the inputs in it (None: it
-    came after such a decision).
+    came after such a decision). `run`: number of the part of a proof that runs, 0 outside of them, of `runs` so far.
+    `assumed`: inputs that a part assumed something of, and its number.
     """
 
     prefix: tuple[int, ...]
@@ -80,6 +81,9 @@ class ExploredPath:
     part: str = "other"
     decided: bool = False
     open: list[tuple[str, set[str] | None]] = field(default_factory=list)
+    runs: int = 0
+    run: int = 0
+    assumed: dict[str, int] = field(default_factory=dict)
     case: list[Row] = field(default_factory=list)
     over: bool = False
     given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
@@ -340,7 +344,10 @@ class Explorer:
         """Restrict this path; a plain False ends it."""
         if condition is False:
             raise self._over()
-        self._path.conditions.append(as_bool(condition))
+        path, names = self._path, self._inputs_asked(condition)
+        path.conditions.append(as_bool(condition))
+        if path.run:
+            path.assumed |= {name: path.run for name in names or self._inputs_in(condition)}
 
     def check(self, clause: str, condition: Any, label: str) -> None:
         """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
@@ -361,16 +368,20 @@ class Explorer:
     def within(self, part: str, body: Callable[[], None]) -> None:
         """Run one part of a proof: `base`, `step` or `direct`."""
         self.result.parts.add(part)
-        outer, self._path.part = self._path.part, part
+        path = self._path
+        outer = path.part, path.run
+        path.runs += 1
+        path.part, path.run = part, path.runs
         try:
             body()
         finally:
-            self._path.part = outer
+            path.part, path.run = outer
 
     def _counted(self, clause: str, condition: Any) -> None:
         """One more check of a clause, on this path. What it says of free inputs is known when the path ends."""
         self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
         self._path.checks += 1
+        self._inputs_asked(condition)
         part, first = self.part, not self.result.free or not self.result.asked[self.part]
         if part in ("base", "other"):
             self.result.asked[part] += 1
@@ -378,6 +389,15 @@ class Explorer:
             self._path.open.append((part, None if self._path.decided else self._inputs_in(condition)))
         else:
             self._ask_of_free(part, self._path.decided or self._about_input(condition))
+
+    def _inputs_asked(self, condition: Any) -> set[str]:
+        """The inputs in a condition, where a part of a proof assumed something. Raises Stopped where it was another."""
+        path = self._path
+        names = self._inputs_in(condition) if path.assumed else set[str]()
+        if other := sorted(name for name in names if path.assumed.get(name, path.run) != path.run):
+            words = f"{other[0]!r} is asked about where another part of the proof assumed something of it"
+            raise self._stop("ERROR", f"{words}; assume it before both, or draw an input for each")
+        return names
 
     def _ask_of_free(self, part: str, free: bool) -> None:
         self.result.free += free
