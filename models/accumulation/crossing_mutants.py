@@ -151,6 +151,15 @@ class SkipMovesWeights(Accumulation):
         return performed
 
 
+class NeverSkipsTwice(Accumulation):
+    """The step after a skipped one is performed, whatever the scaler says."""
+
+    def step(self, record: Record, config: Config) -> bool:
+        """One overflow is bad luck."""
+        forced = record.window - 1 in config.skip
+        return super().step(record, replace(config, skip=frozenset()) if forced else config)
+
+
 class RestartsWeights(Accumulation):
     """Each step starts from the initial weights."""
 
@@ -350,6 +359,7 @@ CROSSED = [
     ("scheduled_after_skip", "GA-INV-003", ScheduledAfterSkip),
     ("tail_not_scheduled", "GA-INV-003", TailNotScheduled),
     ("skip_moves_weights", "GA-INV-003", SkipMovesWeights),
+    ("never_skips_twice", "GA-INV-003", NeverSkipsTwice),
     ("restarts_weights", "GA-INV-003", RestartsWeights),
     ("rate_doubled", "GA-INV-003", RateDoubled),
     ("counts_of_first_window", "GA-EQ-001", FirstCountsKept),

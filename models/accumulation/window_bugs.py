@@ -179,7 +179,7 @@ WINDOW_BUGS: Mapping[str, Mutant] = {
 }
 
 
-def _ruled(state: State, event: Event, rule: State | Breaks, promise: str = "none") -> Mapping[str, Loop]:
+def _ruled(state: State, event: Event, rule: State | Fill | Breaks, promise: str = "none") -> Mapping[str, Loop]:
     """The loops, one of them with one rule of the table changed: it refuses what is right, or by another obligation."""
     return {**LOOPS, promise: replace(LOOPS[promise], advance=altered(state, event, rule))}
 
@@ -195,6 +195,8 @@ EXACT_BUGS: Mapping[str, Mutant] = registered(
         ("zero_keeps_schedule_due", "GA-INV-003", _ruled(_S.SKIPPED, _E.ZERO, _S.DUE, "each step scheduled")),
         ("clip_needs_no_unscale", "GA-INV-003", _ruled(_S.FULL, _E.CLIP, _S.FULL)),
         ("early_clip_by_another_name", "GA-INV-005", _ruled(_S.OPEN, _E.CLIP, _EARLY)),
+        ("sync_fills_window", "GA-INV-003", _ruled(_S.OPEN, _E.SYNC, FILL)),
+        ("last_by_default", "GA-INV-003", {**LOOPS, "none": Loop(partial(advance, last=True))}),
         ("sum_forgotten", "GA-EQ-001", {**LOOPS, "ranks summed once": replace(SYNCHRONISING, remember=_never_summed)}),
         ("tail_left_open", "GA-INV-003", {**LOOPS, "none": replace(TABLE, tail_completes=False)}),
     )

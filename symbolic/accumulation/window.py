@@ -10,7 +10,7 @@ Properties Using Induction and a SAT-Solver, 2000.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import reduce
 from itertools import product
 from operator import and_, or_
@@ -481,8 +481,8 @@ def one_sync_a_window(k: Any, loop: Loop) -> None:
 
 # -- The table as a whole: what it refuses, by which obligation, and where it leads.
 
+# What a loop adds to the table. The last is the bug of KANI-GA-019, stated in full.
 PROMISES = ("none", "ranks summed once", "each step scheduled", "each attempt scheduled")
-"""What a loop adds to the table. The last is the bug of KANI-GA-019, stated in full."""
 
 
 @dataclass(frozen=True)
@@ -523,7 +523,10 @@ class Buffer:
         return one_window and clip and (self.old or not self.skipped) and not (self.owed and (self.new or self.skipped))
 
 
-TRUTHS = tuple(product((False, True), repeat=len(fields(Buffer))))
+def buffers(promise: str) -> list[Buffer]:
+    """Every buffer to which a run can come."""
+    truths = product((False, True), repeat=len(fields(Buffer)))
+    return [buffer for buffer in (Buffer(*each) for each in truths) if buffer.possible(promise)]
 
 
 def exact_table(k: Any, loops: Mapping[str, Loop]) -> None:
@@ -536,37 +539,35 @@ def exact_table(k: Any, loops: Mapping[str, Loop]) -> None:
 
 
 def _fresh_buffer(k: Any, promise: str, loop: Loop) -> None:
-    k.check("GA-INV-003", loop.tail_completes is True, "the last micro-batch of a tail is the window's last")
-    k.check("GA-INV-003", Buffer().possible(promise) and Buffer().state is _S.CLEAN, "a fresh loop")
+    first = [loop.advance(_S.CLEAN, _E.ACCUMULATE, **said) for said in ({}, {"last": True})]
+    k.check("GA-INV-003", first == [_S.OPEN, _S.FULL] and loop.tail_completes is True, "what is said by default")
+    inhabited = {b.state for b in buffers(promise)} == {*STATES}
+    k.check("GA-INV-003", inhabited and Buffer() in buffers(promise) and Buffer().state is _S.CLEAN, "a fresh loop")
 
 
 def _exact_step(k: Any, promise: str, loop: Loop) -> None:
-    event = k.choose("event", EVENTS)
-    at = Buffer(*k.choose("buffer", [truths for truths in TRUTHS if Buffer(*truths).possible(promise)]))
-    fills = event is _E.ACCUMULATE
-    scaled, last = fills and k.choose("scaled", (False, True)), fills and bool(k.int("left", 1) == 1)
+    event, at = k.choose("event", EVENTS), Buffer(*k.choose("buffer", [astuple(b) for b in buffers(promise)]))
+    scaled = k.choose("scaled", (at.scaled,) if at.more else (False, True))  # in all of a window, or in none of it
+    last = bool(k.int("left", 1) == 1) if event is _E.ACCUMULATE else scaled
     k.cover(f"{at.state} is inhabited")
     said: Any = loop.advance(at.state, event, last=last, scaled=scaled)
     if not isinstance(said, Breaks):
-        memory = Counts(summed=int(at.summed))
-        said = next((broken for holds, broken in refused(loop, memory, at.state, event) if holds), said)
+        refusals = refused(loop, Counts(summed=int(at.summed)), at.state, event)
+        said = next((broken for holds, broken in refusals if holds), said)
     refusal, wrong = said.obligation if isinstance(said, Breaks) else "", breach(promise, at, event)
     way = f"{at.state} --{event}--> {refusal or said}"
     k.check(wrong or refusal or "GA-INV-003", refusal == wrong, f"{way}, and not {wrong or 'taken'}")
     if not wrong:
-        after = acted(at, event, last, scaled)
         k.cover(f"{event} is taken")
+        after = acted(at, event, last, scaled)
         k.check("GA-INV-003", said is after.state, f"{way}, and not {after.state}")
-        remembered = loop.remember(int(at.summed), event) == int(after.summed)
-        k.check("GA-EQ-001", remembered, "the loop knows whether the ranks are summed")
+        k.check("GA-EQ-001", loop.remember(int(at.summed), event) == int(after.summed), "whether the ranks are summed")
         k.check("GA-INV-003", after.possible(promise), f"{way}: the buffer stays a possible one")
 
 
 def breach(promise: str, at: Buffer, event: Event) -> str:
     """The obligation that an event breaks; empty where it breaks none."""
-    summing, scheduling = promise == PROMISES[1], promise in PROMISES[2:]
-    late_for_clip = "GA-INV-005" if at.clipped else ""
-    due = at.owed or (promise == PROMISES[3] and at.skipped)
+    summing, scheduling, late_for_clip = promise == PROMISES[1], promise in PROMISES[2:], "GA-INV-005" * at.clipped
     to_step = "GA-INV-003" if not at.whole else "GA-EQ-001" if summing and not at.summed else ""
     unfilled = "GA-INV-002" if at.old else "GA-INV-003" if at.whole or (scheduling and at.owed) else ""
     unsummed = "GA-EQ-001" if at.old or (summing and (not at.whole or at.summed)) else ""
@@ -577,9 +578,8 @@ def breach(promise: str, at: Buffer, event: Event) -> str:
         _E.SYNC: late_for_clip or unsummed,
         _E.UNSCALE: late_for_clip or ("" if at.whole and at.scaled else "GA-EQ-001"),
         _E.CLIP: unclipped,
-        _E.STEP: to_step,
-        _E.SKIP: to_step,
-        _E.SCHEDULE: "" if due else "GA-INV-003",
+        **dict.fromkeys(ATTEMPTS, to_step),
+        _E.SCHEDULE: "" if at.owed or (promise == PROMISES[3] and at.skipped) else "GA-INV-003",
         _E.END: "GA-INV-003" if at.new or (scheduling and at.owed) else "",
     }[event]
 

@@ -122,7 +122,7 @@ def told_apart(run: Callable[[Any], Observe], original: ModuleType, mutant: Modu
             ours, theirs = outcome(observe, original), outcome(observe, mutant)
         except _Skip:
             continue
-        works = works or not (isinstance(ours, str) and ours.startswith("raises "))
+        works = works or not raised(ours)
         if said := difference(ours, theirs, kit.concrete.same):
             inputs = ", ".join(f"{k} = {shown(v)}" for k, v in kit.values.items()) or "no inputs"
             return f"{said}, on {inputs}", works
@@ -135,12 +135,14 @@ def undecided(
     run: Callable[[Any], Observe], original: ModuleType, mutant: ModuleType, seconds: float
 ) -> tuple[str, str] | None:
     """None where the solver shows that the two are the same on every path; else an answer and its reason."""
-    explorer = Explorer(Limits(4000, 20000, seconds, time.process_time() + seconds), None)
+    explorer, worked = Explorer(Limits(4000, 20000, seconds, time.process_time() + seconds), None), [False]
 
     def body() -> None:
         kit = SymbolicKit(CHECK, explorer)
         observe = run(kit)
-        ours, theirs = leaves(outcome(observe, original)), leaves(outcome(observe, mutant))
+        first = outcome(observe, original)
+        worked[0] = worked[0] or not raised(first)
+        ours, theirs = leaves(first), leaves(outcome(observe, mutant))
         if [p for p, _ in ours] != [p for p, _ in theirs]:
             kit.check("EQ", False, "the shape of what is observed")
         pairs = [(a, b) for (_, a), (_, b) in zip(ours, theirs, strict=True) if not same_text(a, b)]
@@ -154,7 +156,12 @@ def undecided(
         return "different", ", ".join(f"{k} = {v}" for k, v in values.items())
     if found.stopped is not None:
         return "undecided", f"{found.stopped.outcome}: {found.stopped.reason}"
-    return None
+    return None if worked[0] else ("undecided", "the original raises on every path")
+
+
+def raised(seen: Any) -> bool:
+    """Whether an observation is an exception."""
+    return isinstance(seen, str) and seen.startswith("raises ")
 
 
 def outcome(observe: Observe, module: ModuleType) -> Any:

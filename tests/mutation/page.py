@@ -36,6 +36,8 @@ LEFT_OUT = """## What is not mutated
 | cosmic-ray's VariableReplacer and VariableInserter | a configuration names their variables; `other_field` does that |
 | the reason (`why`) in an entry of the window table | only people read it; its obligation is mutated |
 
+What a model says by `tell` is mutated, and is no part of what is compared: only drawings of counterexamples use it.
+"Every rounding" is that of finite numbers.
 Two mutants with the same syntax tree are one. The third time (`late_` operators) counts on one instance of a model.
 """
 

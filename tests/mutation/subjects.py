@@ -61,6 +61,11 @@ class Source:
         """The dotted name."""
         return module_of(self.path)
 
+    @property
+    def digest(self) -> str:
+        """Of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:20]
+
     def definitions(self) -> dict[str, ast.stmt]:
         """Top-level classes, functions and assignments by name; the last one of a name counts."""
         found: dict[str, ast.stmt] = {}

@@ -204,7 +204,7 @@ class Sweep:
             about |= {"within": mutant.within, "diff": mutant.diff(self.tree.sources[module_of(mutant.path)].text)}
             asked = dict.fromkeys([*done, *(k["check"] for k in said["killers"])])
             rests = {name: self.digest(name, mutant.path) for name in asked}
-            row = {**about, **said, "order": done, "rests": rests, "wanted": self.wanted, "runs": _runs_digest()}
+            row = {**about, **said, "order": done, "rests": rests, "wanted": self.wanted, "runs": self._runs(mutant)}
             self.memory.keep(row)
             yield mutant, row
 
@@ -221,11 +221,11 @@ class Sweep:
     def known_still(self, mutant: CodeMutant) -> Result | None:
         """The answer of an earlier run, as far as it stands: every text is unchanged that it rests on.
 
-        A kill rests on its killers, equivalence on its runs and on each check that was asked, and a survival, or a
-        killer that is the only one, on every check that may notice the mutant.
+        A kill rests on its killers, equivalence on its runs, on the original and on each check that was asked, and a
+        survival, or a killer that is the only one, on every check that may notice the mutant.
         """
         row = self.memory.rows.get(self.key(mutant))
-        if row is None or (row["survived"] and row.get("runs") != _runs_digest()):
+        if row is None or (row["survived"] and row.get("runs") != self._runs(mutant)):
             return None
         needed = [k["check"] for k in row["killers"]] or row["order"]
         equal = row["survived"] and row["equivalence"]["answer"] == "equivalent"
@@ -233,6 +233,10 @@ class Sweep:
             needed = self.may_notice(mutant)
         stands = all(n in self.tree.checks and row["rests"].get(n) == self.digest(n, mutant.path) for n in needed)
         return row if stands else None
+
+    def _runs(self, mutant: CodeMutant) -> str:
+        """What equivalence rests on: how a mutant is compared, by which engine, and with which original."""
+        return f"{_runs_digest()} {self.tree.engine} {self.tree.sources[module_of(mutant.path)].digest}"
 
     def _job(self, number: int, mutant: CodeMutant, tried: dict[int, list[str]]) -> Callable[[], tuple[Any, ...]]:
         def make() -> tuple[Any, ...]:
