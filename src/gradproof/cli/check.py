@@ -61,7 +61,13 @@ how_much = together(
 @how_much
 @allow_undecided
 def command(
-    target: str, time_limit: float, format_: str, out: Path | None, much: str | None, allow: tuple[str, ...], **given: Any
+    target: str,
+    time_limit: float,
+    format_: str,
+    out: Path | None,
+    much: str | None,
+    allow: tuple[str, ...],
+    **given: Any,
 ) -> int:
     """Verify that FUNCTION accumulates gradients correctly.
 

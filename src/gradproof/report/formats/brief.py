@@ -120,7 +120,8 @@ def _held(v: Verification) -> Iterator[Line]:
         yield Line(_bounds(v), "rounding: ")
     if assumed := _assumed(v):
         yield Line("; ".join(assumed), "assumed: ")
-    yield Line(_next(v), "next: ")
+    if said := _next(v):
+        yield Line(said, "next: ")
     yield _more(v)
 
 
@@ -134,17 +135,18 @@ def _reaching(reach: str, results: Sequence[Result]) -> Line:
 
 def _not_held(v: Verification) -> Iterator[Line]:
     """The most serious result in full, the other refutations, then what is open, and how many hold."""
-    first, *others = sorted(blocks(v), key=_urgency) or [None]
+    ordered = sorted(blocks(v), key=_urgency)
     effect = DECISION[Expect.HOLDS, v.outcome]
     yield Line(one_line(v.subject), f"{title(v)} ", STYLE[effect], firm=True)
     yield from _length(v)
-    if first is None:
-        yield Line(UNDECIDED)
-    else:
-        yield from _whole(first, v)
-    for block in others:
+    yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
+    for block in ordered[1:]:
         if block.effect is Effect.BROKEN:
-            yield Line(f"{_names(block.results)}{_at(block)}: {_near(block.first.reason)}", f"{block.first.outcome.lower()}: ", STYLE[block.effect])
+            yield Line(
+                f"{_names(block.results)}{_at(block)}: {_near(block.first.reason)}",
+                f"{block.first.outcome.lower()}: ",
+                STYLE[block.effect],
+            )
         elif block.effect is Effect.OPEN and block.first.applies:
             yield Line(f"{_names(block.results)}: {_near(block.first.reason)}", f"{_open(block, v)}: ")
     for result in v.results:
@@ -168,7 +170,8 @@ def _urgency(block: Block) -> tuple[int, int, int]:
 def _whole(block: Block, v: Verification) -> Iterator[Line]:
     """A block in full: names, the line of the source underlined, what is wrong, found and expected, help."""
     r, style = block.first, STYLE[block.effect]
-    yield Line("", _names(block.results), firm=True)
+    every = len(block.results) == len(v.results) > 1
+    yield Line("", f"all {len(v.results)} obligations" if every else _names(block.results), firm=True)
     if r.location is not None and r.location.file:
         yield Line(shown(r.location), "--> ", "bold blue", 2, firm=True)
         if line := quoted(r.location):
@@ -180,28 +183,33 @@ def _whole(block: Block, v: Verification) -> Iterator[Line]:
     yield Line(_near(r.reason), "wrong: " if broken else "not decided: ", style, 2)
     if broken:
         found, expected = _weights(r, v) or _numbers(r) or ("", OBLIGATIONS.get(r.obligation, ""))
-        yield from (Line(found, "found: ", indent=2) for _ in range(bool(found)))
-        yield from (Line(expected, "expected: ", indent=2) for _ in range(bool(expected)))
+        yield from (
+            Line(text, label, indent=2) for label, text in (("found: ", found), ("expected: ", expected)) if text
+        )
     help = f"gradproof explain {r.outcome} says what it means; --allow-undecided {r.obligation} lets it stand"
     if r.help or (not broken and r.outcome is not Outcome.ERROR):
         yield Line(one_line(r.help or help), "help: ", "bold green", 2)
 
 
 def _weights(r: Result, v: Verification) -> tuple[str, str] | None:
-    """The weights of the samples in the first window in which one is wrong, and the right ones; None without them."""
+    """The weights of the samples in the first window in which one is wrong, and the right ones.
+
+    None without them, where some samples have none, and where they are no short fractions: then numbers say more.
+    """
     if r.obligation != EQUAL or any(not {"window", "sample", "weight", "expected"} <= row.keys() for row in v.weights):
         return None
-    wrong = next((row["window"] for row in v.weights if row.get("ok") is False), None)
-    rows = [row for row in v.weights if row["window"] == wrong]
-    if not rows:
-        return None
+    window = next((int(row["window"]) for row in v.weights if row.get("ok") is False), -1)
+    rows = [row for row in v.weights if row["window"] == window]
     found = _alike(rows, "weight")
+    whole = len(rows) >= int(v.config.get("accum_steps", 0)) * int(v.config.get("micro_batch", 0))
+    if not rows or (not whole and not v.config.get("tail")) or any(by.startswith("≈") for by, _ in found):
+        return None
     expected = [by for by, _ in _alike(rows, "expected")]
     if len(found) == 1:
-        return f"each of the {len(rows)} samples of window {wrong + 1} weighs {found[0][0]}", ", ".join(expected)
+        return f"each of the {len(rows)} samples of window {window + 1} weighs {found[0][0]}", ", ".join(expected)
     each = [f"{_spans(samples)} {'weigh' if len(samples) > 1 else 'weighs'} {by}" for by, samples in found[:SHOWN]]
     more = f", and {len(found) - SHOWN} more weights" if len(found) > SHOWN else ""
-    return f"in window {wrong + 1}, {', '.join(each)}{more}", ", ".join(expected[:SHOWN])
+    return f"in window {window + 1}, {', '.join(each)}{more}", ", ".join(expected[:SHOWN])
 
 
 def _alike(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, list[int]]]:
@@ -251,22 +259,26 @@ def _length(v: Verification) -> Iterator[Line]:
 
 
 def _next(v: Verification) -> str:
-    """What to run after a success."""
-    if ":" not in v.subject:
+    """What to run after a success; nothing where gradproof was called from Python."""
+    if "inferred" in v.config:
         return "gradproof check FILE.py:FUNCTION compares a function with its full batch"
-    init = f"gradproof init --loop {one_line(v.subject)} makes a gate for CI of it"
-    return init if v.rounding else f"--rounding bounds what floats lose; {init}"
+    more = "" if v.rounding or v.config.get("ranks", 1) > 1 else "--rounding bounds what floats lose; "
+    more = "without --fake, numbers are compared as well; " if v.config.get("fake") else more
+    subject = one_line(v.subject)
+    return f"{more}gradproof init --loop {subject} makes a gate for CI of it" if ".py:" in subject else ""
 
 
 def _more(v: Verification) -> Line:
-    allowed = ", ".join(named(name) for name in v.allow_undecided)
+    allowed = "; ".join(named(name) for name in v.allow_undecided)
     said = f"allowed to be undecided: {allowed}; " if allowed else ""
     return Line(f"{said}exit code {v.code}; --verbose shows everything, --format json has all numbers", firm=True)
 
 
 def _open(block: Block, v: Verification) -> str:
     """That something was not decided, and its outcome where it is not that of the whole."""
-    return "not decided" if block.first.outcome in (v.outcome, Outcome.UNKNOWN) else f"not decided, {block.first.outcome}"
+    return (
+        "not decided" if block.first.outcome in (v.outcome, Outcome.UNKNOWN) else f"not decided, {block.first.outcome}"
+    )
 
 
 def _names(results: Sequence[Result]) -> str:

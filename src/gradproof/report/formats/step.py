@@ -1,5 +1,6 @@
-"""The verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
+"""The whole verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
 
+`brief` prints a few lines of it.
 A word of success stands only where the outcome is HOLDS, with its reach; what was not decided is said to be so.
 Colour never carries a statement alone. Results with the same outcome, reason and place are printed once.
 """
@@ -26,7 +27,7 @@ from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import OBLIGATIONS, Result, Verification
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
@@ -52,8 +53,8 @@ class Block:
 
     @property
     def names(self) -> str:
-        """The obligations' ids."""
-        return ", ".join(result.obligation for result in self.results)
+        """The obligations' ids, each with its name."""
+        return "; ".join(named(result.obligation) for result in self.results)
 
     @property
     def says(self) -> str:
@@ -111,7 +112,7 @@ def summary(verification: Verification) -> str:
         said = "Each holds on the reach that is stated with it."
     else:
         words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
-    apart = [sentence(f"{r.obligation} was not judged: {r.reason}") for r in v.results if not r.applies]
+    apart = [sentence(f"{named(r.obligation)}, was not judged: {r.reason}") for r in v.results if not r.applies]
     return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
 
 
@@ -131,13 +132,13 @@ def _open(v: Verification) -> Iterator[str]:
     """What was not decided: the equality with the full batch first, and why where the reason is its own."""
     undecided = [b for b in blocks(v) if b.effect is Effect.OPEN and b.first.applies]
     found = sorted(undecided, key=lambda b: b.first.obligation != EQUAL)
-    names = [r.obligation for b in found for r in b.results]
+    names = [named(r.obligation) for b in found for r in b.results]
     if names and len(found[0].results) == 1:
-        yield sentence(f"{names.pop(0)} was not decided: {found[0].first.reason}")
+        yield sentence(f"{names.pop(0)}, was not decided: {found[0].first.reason}")
     if names:
-        yield f"Not decided: {', '.join(names)}."
+        yield f"Not decided: {'; '.join(names)}."
     if v.allow_undecided:
-        yield f"Allowed to be undecided: {', '.join(v.allow_undecided)}."
+        yield f"Allowed to be undecided: {'; '.join(map(named, v.allow_undecided))}."
 
 
 def setting(verification: Verification) -> str:
