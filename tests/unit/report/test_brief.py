@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -210,6 +213,8 @@ def test_what_makes_the_gradient_wrong_comes_first(place: Location) -> None:
     found.results[6] = replace(found.results[1], obligation="GA-INV-005", reason="clipped twice")
     rows = brief.text(found).splitlines()
     assert rows[1].startswith("GA-INV-005")
+    found.uncovered = ["window 7: it has 2 backward passes", "hooks"]
+    assert "not judged: window 7: it has 2 backward passes\n" in brief.text(found)
     assert any(row.startswith("refuted: GA-EQ-001, the gradient of the full batch at ") for row in rows)
     found.results[0].outcome, found.results[0].reason = Outcome.OPAQUE, "a value was lost"
     assert "not decided, OPAQUE: GA-DATA-001, every sample once: a value was lost\n" in brief.text(found)
@@ -254,3 +259,21 @@ def test_weights_may_be_fractions() -> None:
         {"window": 1, "sample": i, "weight": Fraction(1, 2), "expected": "1/8", "ok": False} for i in range(8)
     ]
     assert "each of the 8 samples of window 2 weighs 1/2" in brief.text(found)
+
+
+MENDED = ("loss.backward()", "(loss / run.accum_steps).backward()")
+README = Path(__file__).resolve().parents[3] / "README.md"
+
+
+def test_the_readme_shows_what_check_prints(tmp_path: Path) -> None:
+    """`...` in a block stands for lines that are left out."""
+    text = README.read_text(encoding="utf-8")
+    source = text.split("```python\n")[1].split("```")[0]
+    assert MENDED[1] in text.replace("`", "")
+    blocks = [block.split("```")[0] for block in text.split("```\n$ gradproof check train.py:train\n")[1:]]
+    for block, old, new in zip(blocks, ("", MENDED[0]), ("", MENDED[1]), strict=True):
+        (tmp_path / "train.py").write_text(source.replace(old, new) if old else source)
+        command = [sys.executable, "-m", "gradproof", "check", "train.py:train"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == (0 if old else 1), done.stderr
+        assert re.fullmatch(".*".join(map(re.escape, block.split("...\n"))), done.stdout, re.DOTALL), done.stdout

@@ -30,6 +30,7 @@ HELD, OTHER = 12, 25
 """The most lines of a verification that holds, and of any other."""
 SHOWN = 4
 """Weights, or numbers, that one line shows."""
+MORE = "--verbose shows everything, --format json has all numbers"
 CAUSES = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-INV-004", "GA-DATA-001", "GA-SYNC-001", "GA-TOK-001", EQUAL)
 """The most serious refutation first: what makes a gradient wrong stands before the gradient that it makes wrong."""
 USUAL: Mapping[str, str] = {
@@ -80,11 +81,11 @@ class Line:
 KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
-def lines(verification: Verification, spent: int = 0) -> list[Line]:
-    """The verification in a few lines. `spent`: as many lines are printed beside them."""
+def lines(verification: Verification, spent: int = 0, more: str = MORE) -> list[Line]:
+    """The verification in a few lines. `spent`: as many lines are printed beside them; `more`: where there is more."""
     v = verification
     holds = v.outcome is Outcome.HOLDS
-    made = list(_held(v) if holds else _not_held(v))
+    made = [*(_held(v) if holds else _not_held(v)), _more(v, more)]
     most = (HELD if holds else OTHER) - spent
     while (over := sum(line.height(WIDTH) for line in made) - most) > 0:
         soft = [line for line in made if not line.firm]
@@ -110,7 +111,7 @@ def _held(v: Verification) -> Iterator[Line]:
     ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
     for reach, some in groupby(ordered, key=lambda r: r.reach):
         yield _reaching(_near(reach), list(some))
-    yield from (Line(_near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
+    yield from _windows(v)
     apart = [] if v.rounding else ["the rounding of floats"]
     apart += [f"{named(r.obligation)}: {_near(r.reason)}" for r in v.results if not r.applies]
     apart += [_near(said) for said in v.uncovered if not said.startswith("window ")]
@@ -122,7 +123,6 @@ def _held(v: Verification) -> Iterator[Line]:
         yield Line("; ".join(assumed), "assumed: ")
     if said := _next(v):
         yield Line(said, "next: ")
-    yield _more(v)
 
 
 def _reaching(reach: str, results: Sequence[Result]) -> Line:
@@ -152,10 +152,15 @@ def _not_held(v: Verification) -> Iterator[Line]:
     for result in v.results:
         if not result.applies:
             yield Line(f"{named(result.obligation)}: {_near(result.reason)}", "not judged: ")
+    yield from _windows(v)
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
     names = f": {_names(held)}" if held else ""
     yield Line(f"{len(held)} of {plural(sum(r.applies for r in v.results), 'obligation')} hold{names}", "also: ")
-    yield _more(v)
+
+
+def _windows(v: Verification) -> Iterator[Line]:
+    """Windows of a run that went otherwise than the recorded ones."""
+    return (Line(_near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
 
 
 def _urgency(block: Block) -> tuple[int, int, int]:
@@ -268,10 +273,11 @@ def _next(v: Verification) -> str:
     return f"{more}gradproof init --loop {subject} makes a gate for CI of it" if ".py:" in subject else ""
 
 
-def _more(v: Verification) -> Line:
+def _more(v: Verification, more: str) -> Line:
+    """What may stay undecided, and where there is more."""
     allowed = "; ".join(named(name) for name in v.allow_undecided)
     said = f"allowed to be undecided: {allowed}; " if allowed else ""
-    return Line(f"{said}exit code {v.code}; --verbose shows everything, --format json has all numbers", firm=True)
+    return Line(f"{said}exit code {v.code}; {more}" if more == MORE else f"{said}{more}", firm=True)
 
 
 def _open(block: Block, v: Verification) -> str:
@@ -299,9 +305,9 @@ def _near(text: str) -> str:
     return one_line(text.replace(here, "")).removesuffix(".")
 
 
-def terminal(verification: Verification, console: Console, spent: int = 0) -> None:
+def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
-    for line in lines(verification, spent):
+    for line in lines(verification, spent, more):
         width = console.width if console.is_terminal else 1 << 20
         drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
         drawn.rstrip()
@@ -309,10 +315,10 @@ def terminal(verification: Verification, console: Console, spent: int = 0) -> No
         console.print(drawn, soft_wrap=True)
 
 
-def text(verification: Verification) -> str:
+def text(verification: Verification, more: str = MORE) -> str:
     """The lines as they are in a pipe."""
     out = io.StringIO()
-    terminal(verification, Console(file=out, force_terminal=False, color_system=None))
+    terminal(verification, Console(file=out, force_terminal=False, color_system=None), more=more)
     return out.getvalue()
 
 
