@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-FORMATS = ("text", "json", "md")
+FORMATS = ("text", "json", "md", "junit", "sarif", "github")
 how_much = together(
     click.option("-v", "--verbose", "much", flag_value="all", help="Print everything, not a few lines."),
     click.option("-q", "--quiet", "much", flag_value="red", help="Print only what is refuted or open, a line each."),
@@ -113,14 +113,18 @@ def show(
 
 
 def rendered(found: Verification, format_: str, much: str | None = None) -> str:
-    """The verification as text, json or md."""
+    """The verification in a format."""
     import json
+    from importlib import import_module
 
     from gradproof.report.formats import brief, step
     from gradproof.shadow.result import to_json
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if format_ in ("junit", "sarif", "github"):
+        made: str = import_module(f"gradproof.report.formats.{format_}").of_step(found)
+        return made
     if format_ == "md":
         return step.render_markdown(found)
     return brief.text(found) if much is None else step.text(found) if much == "all" else brief.quiet(found)

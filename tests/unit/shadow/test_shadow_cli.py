@@ -392,7 +392,17 @@ def test_no_such_device(train: Path, capfd: pytest.CaptureFixture[str], monkeypa
     assert "no driver" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("form", "start"), [("json", "{"), ("md", "# REFUTED"), ("text", "REFUTED")])
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        ("json", "{"),
+        ("md", "# REFUTED"),
+        ("text", "REFUTED"),
+        ("sarif", "{"),
+        ("junit", "<testsuites"),
+        ("github", "::error file="),
+    ],
+)
 def test_the_result_goes_to_a_file(train: Path, capfd: pytest.CaptureFixture[str], form: str, start: str) -> None:
     assert gradproof("check", "train.py:refuted", "--format", form, "--out", "made.txt") == 1
     out, err = capfd.readouterr()
