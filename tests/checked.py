@@ -53,10 +53,12 @@ def counted(found: Verification, spent: int = 0) -> Verification:
 
     `spent`: lines that the command prints besides.
     """
-    out = io.StringIO()
-    brief.terminal(found, Console(file=out, width=100, force_terminal=True, color_system=None), spent)
-    rows, most = out.getvalue().splitlines(), 12 if found.outcome is Outcome.HOLDS else 25
-    assert len(rows) + spent <= most, f"{len(rows)} lines, and {spent} besides:\n{out.getvalue()}"
+    most = 12 if found.outcome is Outcome.HOLDS else 25
+    for width in (80, 100):
+        out = io.StringIO()
+        brief.terminal(found, Console(file=out, width=width, force_terminal=True, color_system=None), spent)
+        rows = out.getvalue().splitlines()
+        assert len(rows) + spent <= most, f"{len(rows)} lines, and {spent} besides:\n{out.getvalue()}"
     return found
 
 

@@ -1,4 +1,4 @@
-"""The verification of a real step in a few lines: at most 12 where it holds and 25 elsewhere, at 100 columns.
+"""The verification of a real step in a few lines: at most 12 where it holds and 25 elsewhere, at 80 columns or more.
 
 The layout is that of rustc and ruff: the obligation, the line of the source with what is wrong underlined, found and
 expected, help. What was not decided and what was not judged follow. `step` prints the whole. In a pipe a sentence is
@@ -24,8 +24,8 @@ from gradproof.report.formats.step import EQUAL, STYLE, UNDECIDED, Block, blocks
 from gradproof.report.text import clean, one_line, plural, value
 from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
 
-WIDTH = 100
-"""Columns at which the lines are counted."""
+WIDTH, NARROW = 100, 80
+"""Columns at which the lines are counted: those of the terminal, but no more and no fewer than these."""
 HELD, OTHER = 12, 25
 """The most lines of a verification that holds, and of any other."""
 SHOWN = 4
@@ -81,17 +81,20 @@ class Line:
 KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
-def lines(verification: Verification, spent: int = 0, more: str = MORE) -> list[Line]:
-    """The verification in a few lines. `spent`: as many lines are printed beside them; `more`: where there is more."""
+def lines(verification: Verification, spent: int = 0, more: str = MORE, width: int = WIDTH) -> list[Line]:
+    """The verification in a few lines, counted at this width.
+
+    `spent`: as many lines are printed beside them; `more`: where there is more.
+    """
     v = verification
     holds = v.outcome is Outcome.HOLDS
     made = [*(_held(v) if holds else _not_held(v)), _more(v, more)]
     most = (HELD if holds else OTHER) - spent
-    while (over := sum(line.height(WIDTH) for line in made) - most) > 0:
+    while (over := sum(line.height(width) for line in made) - most) > 0:
         soft = [line for line in made if not line.firm]
-        tall = max(soft, key=lambda line: line.height(WIDTH), default=None)
-        if tall is not None and (height := tall.height(WIDTH)) > 1:
-            made[made.index(tall)] = tall.cut(max(1, height - over), WIDTH)
+        tall = max(soft, key=lambda line: line.height(width), default=None)
+        if tall is not None and (height := tall.height(width)) > 1:
+            made[made.index(tall)] = tall.cut(max(1, height - over), width)
         elif some := [line for line in made if line.short is not None]:
             made[made.index(some[0])] = some[0].short or some[0]
         elif soft:
@@ -260,7 +263,7 @@ def _length(v: Verification) -> Iterator[Line]:
     """The number of micro-batches that was read from a run."""
     if v.config.get("inferred") and v.config.get("accum_steps"):
         n = plural(int(v.config["accum_steps"]), "micro-batch").replace("batchs", "batches")
-        yield Line(f"{n} a window, as the run shows; --accum-steps gives another number", "N: ")
+        yield Line(f"{n} a window, as the run shows; else give --accum-steps", "N: ")
 
 
 def _next(v: Verification) -> str:
@@ -307,8 +310,8 @@ def _near(text: str) -> str:
 
 def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
-    for line in lines(verification, spent, more):
-        width = console.width if console.is_terminal else 1 << 20
+    width = console.width if console.is_terminal else 1 << 20
+    for line in lines(verification, spent, more, min(WIDTH, max(NARROW, width))):
         drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
         drawn.rstrip()
         drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
