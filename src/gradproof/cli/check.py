@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +28,10 @@ how_much = together(
     click.option("-q", "--quiet", "much", flag_value="red", help="Print only what is refuted or open, a line each."),
 )
 """How much of a verification its text shows: a few lines, all, or what does not hold."""
+
+
+SOON, LATE = 2.0, 30.0
+"""Seconds until a terminal hears what takes long, and between two lines of it anywhere."""
 
 
 @click.command("check")
@@ -85,10 +94,34 @@ def command(
             cleared(path)
     chosen = target_of(target)
     present(request.device)
-    found = verify(chosen, request, time_limit)
+    with patience(
+        f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+    ):
+        found = verify(chosen, request, time_limit)
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
+
+
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """Say on stderr what takes long: after SOON on a terminal, and every LATE."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        wait = SOON if sys.stderr.isatty() else LATE
+        while not ended.wait(wait):
+            with suppress(OSError):
+                click.echo(f"{what}; {time.monotonic() - began:.0f} s so far", err=True)
+            wait = LATE
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
 
 
 def show(

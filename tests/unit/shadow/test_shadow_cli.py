@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,18 @@ def test_a_few_lines_or_all_or_what_does_not_hold(train: Path, capfd: pytest.Cap
     assert capfd.readouterr().out == ""
     assert gradproof("check", "train.py:silent", "-q") == EXIT_CODE[Exit.OPEN]
     assert "NOT_RUN GA-EQ-001" in capfd.readouterr().out
+
+
+def test_what_takes_long_says_so(
+    train: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "train.py:good is called with micro-batches and with the full batch, for at most 120 s of CPU; 0 s so far"
+    assert gradproof("check", "train.py:good") == 0
+    assert "so far" not in capfd.readouterr().err
+    monkeypatch.setattr("gradproof.cli.check.LATE", 0.05)
+    assert gradproof("check", "train.py:good") == 0
+    assert said in capfd.readouterr().err
+    assert not [thread for thread in threading.enumerate() if "say" in thread.name]
 
 
 def test_what_a_function_prints_is_heard_once(tmp_path: Path) -> None:
