@@ -33,7 +33,7 @@ def narrow(found: Verification) -> str:
 
 
 RENDERERS: dict[str, Callable[[Verification], str]] = {
-    "100": step.text,
+    "100": lambda found: step.text(found, 100),
     "60": narrow,
     "markdown": step.render_markdown,
 }
@@ -77,6 +77,14 @@ def test_no_line_is_wider_than_the_terminal(place: Location, width: int) -> None
     lines = step.text(found, width).splitlines()
     assert max(map(len, lines)) <= width
     assert any("8 more" in line for line in lines)
+
+
+def test_without_a_width_a_sentence_is_one_line(place: Location) -> None:
+    found = step_bench.refuted(place)
+    found.notes = ["a note of many words, " * 20]
+    lines = step.text(found).splitlines()
+    assert f"Notes: {' '.join(found.notes[0].split())}" in lines
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 @pytest.mark.parametrize("name", RENDERERS)

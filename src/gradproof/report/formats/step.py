@@ -16,7 +16,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +32,8 @@ STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
+WIDE = 100_000
+"""Columns of what is no terminal: nothing is wrapped."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,6 @@ def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
 def terminal(verification: Verification, console: Console) -> None:
     """Print the verification."""
     style = STYLE[DECISION[Expect.HOLDS, verification.outcome]]
-    console.print(Rule(style=style))
     console.print(Text(title(verification), style=style), Text(one_line(verification.subject), style="bold"))
     console.print(Text(summary(verification)))
     console.print(Text(setting(verification), style="dim"))
@@ -368,8 +368,8 @@ def _fact(name: str, items: Sequence[str], console: Console) -> None:
         indented(console, Text(f"and {more} more; --format json has all", style="dim"))
 
 
-def text(verification: Verification, width: int = 100) -> str:
-    """The terminal's words without colour."""
+def text(verification: Verification, width: int = WIDE) -> str:
+    """The terminal's words without colour, a sentence a line unless they have a width."""
     out = io.StringIO()
     terminal(verification, Console(file=out, width=width, force_terminal=False, color_system=None, no_color=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
