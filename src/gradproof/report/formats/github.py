@@ -7,14 +7,16 @@ most 1 MiB. Source: GitHub, Workflow commands for GitHub Actions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report, require
 from gradproof.report.formats import markdown
 from gradproof.report.formats.sarif import relative
-from gradproof.report.formats.step import case_rows
-from gradproof.report.views import CaseRow, Level, of_nobody, rows
-from gradproof.shadow.result import Verification
+from gradproof.report.views import CaseRow, Level, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 MOST = 10
 SUMMARY_BYTES = 1 << 20

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, TestSuite
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report
-from gradproof.report.formats.step import case_rows
-from gradproof.report.views import CaseRow, RowStatus, of_nobody, rows
-from gradproof.shadow.result import Verification
+from gradproof.report.views import CaseRow, RowStatus, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESULT = {RowStatus.FAILED: Failure, RowStatus.ERROR: Error, RowStatus.SKIPPED: Skipped}

@@ -10,15 +10,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gradproof import __version__
 from gradproof.core.outcome import NO_WORKSPACE, Exit
 from gradproof.report.consistency import Report
-from gradproof.report.formats.step import case_rows
-from gradproof.report.views import CaseRow, of_nobody, rows
-from gradproof.shadow.result import Verification
+from gradproof.report.views import CaseRow, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST = 25_000

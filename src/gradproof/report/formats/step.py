@@ -24,9 +24,9 @@ from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
 from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
-from gradproof.report.views import SYMBOL, CaseRow, Level, RowStatus, level_of, status_of
+from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import NAMES, OBLIGATIONS, Result, Verification, named
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
@@ -413,23 +413,3 @@ def _section(block: Block) -> str:
     if r.help:
         parts.append(f"**Help:** {markdown.escape(sentence(r.help))}")
     return "\n\n".join(parts)
-
-
-def case_rows(verification: Verification) -> list[CaseRow]:
-    """A row for each obligation, for the formats of CI; one of the verdict where no other shows that it is not met."""
-    v, found = verification, list[CaseRow]()
-    file = v.subject.rpartition(":")[0] or v.subject
-    for r in v.results:
-        status = status_of(r.outcome, DECISION[Expect.HOLDS, r.outcome], required=True)
-        if not r.applies or r in v.allowed:
-            status = RowStatus.SKIPPED
-        known = r.location is not None and bool(r.location.file)
-        at = (r.location.file, max(1, r.location.line), 1) if r.location is not None and known else (file, 1, 1)
-        words = sentence(f"{r.outcome}: {r.reason}") + (f" Help: {sentence(r.help)}" if r.help else "")
-        name = NAMES.get(r.obligation, r.obligation)
-        level = level_of(r.outcome, status)
-        found.append(CaseRow(r.obligation, name, status, level, str(r.outcome), words, 0.0, v.subject, *at))
-    if v.exit is not Exit.MET and not any(row.level for row in found):
-        said = ("verdict", "the verdict", RowStatus.FAILED, Level.ERROR, str(v.outcome), sentence(summary(v)))
-        found.append(CaseRow(*said, 0.0, v.subject, file, 1, 1))
-    return found
