@@ -134,20 +134,15 @@ def show(
     if out is not None:
         written(out, rendered(found, format_, much))
         click.echo(f"{found.subject}: {found.outcome} (exit {found.code}); written: {out}", err=True)
-        return
-    if format_ == "text" and much != "red":
+    elif format_ == "text" and much != "red":
         from rich.console import Console
 
         from gradproof.report.formats import brief, step
 
         console = Console(stderr=err)
-        if much is None:
-            brief.terminal(found, console, spent)
-            return
-        if console.is_terminal:
-            step.terminal(found, console)
-            return
-    click.echo(rendered(found, format_, much), nl=False, err=err)
+        step.terminal(found, console) if much == "all" else brief.terminal(found, console, spent)
+    else:
+        click.echo(rendered(found, format_, much), nl=False, err=err)
 
 
 def rendered(found: Verification, format_: str, much: str | None = None) -> str:

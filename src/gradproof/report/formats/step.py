@@ -1,4 +1,4 @@
-"""The whole verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
+"""The whole verification of a real step, for people: Markdown, which a terminal shows, and plain text of it.
 
 `brief` prints a few lines of it.
 A word of success stands only where the outcome is HOLDS, with its reach; what was not decided is said to be so.
@@ -7,22 +7,20 @@ Colour never carries a statement alone. Results with the same outcome, reason an
 
 from __future__ import annotations
 
-import io
+import html
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.markdown import Markdown
 
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
-from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
@@ -32,8 +30,7 @@ STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
-WIDE = 100_000
-"""Columns of what is no terminal: nothing is wrapped."""
+ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
@@ -284,95 +281,17 @@ def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
 
 
 def terminal(verification: Verification, console: Console) -> None:
-    """Print the verification."""
-    style = STYLE[DECISION[Expect.HOLDS, verification.outcome]]
-    console.print(Text(title(verification), style=style), Text(one_line(verification.subject), style="bold"))
-    console.print(Text(summary(verification)))
-    console.print(Text(setting(verification), style="dim"))
-    for block in blocks(verification):
-        console.print()
-        _block(block, console)
-    if not verification.results:
-        console.print(Text(UNDECIDED, style=STYLE[Effect.OPEN]))
-    for name, rows in tables(verification):
-        console.print()
-        console.print(Text(name, style="bold"))
-        _table(rows, console)
-    console.print()
-    for name, items in facts(verification):
-        _fact(name, items, console)
-
-
-def _block(block: Block, console: Console) -> None:
-    r, style = block.first, STYLE[block.effect]
-    console.print(Text.assemble((f"{SYMBOL[block.effect]} {one_line(block.names)}  ", "bold"), (block.state, style)))
-    if block.says:
-        indented(console, Text(sentence(f"{block.says[0].upper()}{block.says[1:]}"), style="dim"))
-    if block.reach:
-        indented(console, Text(sentence(f"Reach: {block.reach}")))
-    if r.reason:
-        indented(console, Text(sentence(r.reason)))
-    if block.effect is Effect.OPEN:
-        indented(console, Text(UNDECIDED))
-    if r.location is not None and r.location.file:
-        indented(console, Text(shown(r.location), style="bold"))
-        line = quoted(r.location)
-        if line:
-            indented(console, Text(f"{r.location.line} | {line}"), 4)
-        if r.location.via:
-            indented(console, Text(f"through {one_line(r.location.via)}", style="dim"), 4)
-    for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
-        _pairs(name, data, console)
-    for line in run_of(r):
-        indented(console, Text(line))
-    if r.help:
-        indented(console, Text.assemble(("Help: ", "bold"), sentence(r.help)))
-
-
-def _pairs(name: str, data: Mapping[str, Any] | None, console: Console) -> None:
-    kept, more = cut(pairs(data), ITEMS)
-    if kept:
-        indented(console, Text(f"{name}:"))
-    for key, text in kept:
-        indented(console, Text(f"{one_line(key)} = {text}"), 4)
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"), 4)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    kept, more = cut(rows, ROWS)
-    names = columns(kept)
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for name in names:
-        drawn.add_column(one_line(name).replace("_", " "), overflow="fold")
-    for row in kept:
-        drawn.add_row(*(Text(cell(row[name]) if name in row else "") for name in names))
-    if console.measure(drawn, options=console.options.update(max_width=10_000)).maximum <= console.width:
-        indented(console, drawn)
+    """Print the verification; where it goes to no terminal, as plain text of which nothing is wrapped."""
+    if console.is_terminal:
+        console.print(Markdown(render_markdown(verification)))
     else:
-        for row in kept:
-            indented(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
+        console.file.write(text(verification))
 
 
-def _fact(name: str, items: Sequence[str], console: Console) -> None:
-    if len(items) < 2:
-        console.print(Text.assemble((f"{name}: ", "bold"), one_line(items[0]) if items else "none"))
-        return
-    console.print(Text(f"{name}:", style="bold"))
-    kept, more = cut(items, ITEMS)
-    for item in kept:
-        indented(console, Text(f"- {one_line(item)}"))
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
-
-
-def text(verification: Verification, width: int = WIDE) -> str:
-    """The terminal's words without colour, a sentence a line unless they have a width."""
-    out = io.StringIO()
-    terminal(verification, Console(file=out, width=width, force_terminal=False, color_system=None, no_color=True))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+def text(verification: Verification) -> str:
+    """The Markdown without its escapes and bold type, a sentence a line."""
+    parts = render_markdown(verification).replace("**", "").split("```")
+    return "```".join(part if i % 2 else html.unescape(ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
 
 
 def render_markdown(verification: Verification) -> str:
@@ -388,8 +307,13 @@ def render_markdown(verification: Verification) -> str:
         body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
         parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
         parts += [f"And {more} more in the JSON form."] if more else []
-    rest = [(name, "; ".join(one_line(i) for i in items) or "none") for name, items in facts(v)]
-    return "\n\n".join([*parts, "## What this rests on", markdown.table(("What", "Value"), rest)]) + "\n"
+    rest = [
+        f"**{name}:**\n\n{markdown.bullets(items)}"
+        if len(items) > 1
+        else f"**{name}:** {markdown.escape(*items or ['none'])}"
+        for name, items in facts(v)
+    ]
+    return "\n\n".join([*parts, "## What this rests on", *rest]) + "\n"
 
 
 def _section(block: Block) -> str:
