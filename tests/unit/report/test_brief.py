@@ -249,7 +249,7 @@ def test_next_is_a_command_that_fits_the_run() -> None:
         assert f"next: {said}" in text
     watched = step_bench.held("train.py", inferred=True)
     text = brief.text(watched)
-    assert "N: 4 micro-batches a window, as the run shows" in text
+    assert text.splitlines()[0] == "HOLDS train.py: every obligation holds (9 of 9); N = 4, as the run shows"
     assert "next: gradproof check FILE.py:FUNCTION" in text
     assert "next: " not in brief.text(step_bench.held("train"))
 

@@ -108,9 +108,8 @@ def _held(v: Verification) -> Iterator[Line]:
     """What holds and how far, what was not judged, what is assumed, and what to do next."""
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
     judged = "" if len(held) == len(v.results) else " that was judged"
-    said = f"every obligation{judged} holds ({len(held)} of {len(v.results)})"
+    said = f"every obligation{judged} holds ({len(held)} of {len(v.results)}){_length(v)}"
     yield Line(f"{one_line(v.subject)}: {said}", f"{title(v)} ", STYLE[Effect.DISCHARGED], firm=True)
-    yield from _length(v)
     ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
     for reach, some in groupby(ordered, key=lambda r: r.reach):
         yield _reaching(_near(reach), list(some))
@@ -140,8 +139,7 @@ def _not_held(v: Verification) -> Iterator[Line]:
     """The most serious result in full, the other refutations, then what is open, and how many hold."""
     ordered = sorted(blocks(v), key=_urgency)
     effect = DECISION[Expect.HOLDS, v.outcome]
-    yield Line(one_line(v.subject), f"{title(v)} ", STYLE[effect], firm=True)
-    yield from _length(v)
+    yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
     yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
     for block in ordered[1:]:
         if block.effect is Effect.BROKEN:
@@ -259,11 +257,10 @@ def _bounds(v: Verification) -> str:
     return f"{len(bounded)} of {plural(len(v.rounding), 'tensor')} bounded; --verbose shows the bounds"
 
 
-def _length(v: Verification) -> Iterator[Line]:
-    """The number of micro-batches that was read from a run."""
-    if v.config.get("inferred") and v.config.get("accum_steps"):
-        n = plural(int(v.config["accum_steps"]), "micro-batch").replace("batchs", "batches")
-        yield Line(f"{n} a window, as the run shows; else give --accum-steps", "N: ")
+def _length(v: Verification) -> str:
+    """The number of micro-batches that was read from a run; nothing where it was given."""
+    n = v.config.get("accum_steps")
+    return f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
 
 
 def _next(v: Verification) -> str:
