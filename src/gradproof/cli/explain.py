@@ -78,11 +78,11 @@ def command(options: Options, id_: str) -> int:
         readers = (_obligation, _check, _mutant, _gate)  # ids of the workspace, whatever their case
         lines = [line for read in readers for line in read(session, id_.casefold())]
         if not lines:
-            from gradproof.shadow.result import OBLIGATIONS
+            from gradproof.shadow.result import OBLIGATIONS, named
 
             if (known := id_.upper()) not in OBLIGATIONS:
                 raise _unknown(id_, session)
-            lines = [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of it
+            lines = [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of it
     click.echo("\n".join(lines))
     return 0
 
@@ -117,11 +117,13 @@ def _word(word: str) -> Iterator[str]:
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:
+    from gradproof.shadow.result import named
+
     for contract in session.contracts:
         for o in contract.obligations:
             if o.id.casefold() != name:
                 continue
-            yield f"{o.id}, an obligation of {contract.id} ({o.type}): {o.property}"
+            yield f"{named(o.id)}: an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
             yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerance)
             yield from (f"  assumes: {a}" for a in o.assumptions)
