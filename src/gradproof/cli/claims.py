@@ -37,7 +37,7 @@ def command(options: Options, format_: str, out: Path | None, first: bool) -> in
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """
     from gradproof.cli.outputs import open_session
-    from gradproof.extras.claims.document import FORMATS, terminal
+    from gradproof.extras.claims.document import FORMATS, markdown
     from gradproof.extras.claims.load import built
 
     select, options = options.select, replace(options, select=())
@@ -57,7 +57,9 @@ def command(options: Options, format_: str, out: Path | None, first: bool) -> in
         return made.code
     from rich.console import Console
 
-    terminal(made, Console(), details=bool(select))
+    from gradproof.report.formats.markdown import draw
+
+    draw(markdown(made, bool(select)), Console())
     return made.code
 
 

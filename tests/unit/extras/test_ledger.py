@@ -377,8 +377,8 @@ def test_the_checks_of_some_rows_are_run_first_and_no_others(
     here = ["claims", "--workspace", str(toy.root), "-k", "T-01"]
     assert cli.dispatch(here) == OPEN
     assert cli.dispatch([*here, "--run"]) == MET
-    assert "K-1" in capsys.readouterr().err
     assert runs(toy.root) == ["K-1", "STUB-1"]
+    capsys.readouterr()
     assert cli.dispatch(here) == MET
     assert cli.dispatch([*here, "--engine", "dask", "--scheduler", "tcp://127.0.0.1:1"]) == USAGE
     assert "add --run" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 A document is believed after every verdict, every effect and every total follow again from the parts below them.
 
-It is shown on a terminal, as Markdown, as one self-contained HTML page, and as JSON. Text from the ledger is escaped.
+It is shown as Markdown, which a terminal draws, as one self-contained HTML page, and as JSON. Text from the ledger is escaped.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Tally
 from gradproof.core.workspace import PACKAGE
-from gradproof.report.text import clean, compact, grouped, one_line, plural, when
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from gradproof.report.text import compact, grouped, plural, when
 
 
 # -- From evidence to the verdict on a claim of the field: two tables, and a short reading of them.
@@ -279,10 +276,8 @@ def exit_of(rows: list[LedgerRow]) -> Exit:
 
 # -- What a ledger looks like.
 HERE = PACKAGE / "report" / "formats"
-STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
 short = partial(compact, limit=160)
-TABLE_FROM = 120
 
 
 def as_json(made: Claims) -> str:
@@ -324,79 +319,13 @@ def again(row: LedgerRow) -> list[str]:
     return list(dict.fromkeys(command for command in (*(c.again for c in row.checks), *(f.again for f in row.figures))))
 
 
-def terminal(made: Claims, console: Console, *, details: bool) -> None:
-    """A table, below TABLE_FROM columns a list; with `details` every row in full, with its commands."""
-    from rich.text import Text
-
-    if details:
-        for row in made.rows:
-            for line in _stated(row):
-                console.print(Text(line, style=STYLE[row.effect] if line.startswith(row.id) else ""), soft_wrap=True)
-            console.print()
-    else:
-        (_table if console.width >= TABLE_FROM else _list)(made, console)
-        console.print(Text("Run again: gradproof claims -k ID shows the commands of a row."))
-    for row in made.rows if not details else ():
-        if row.reason:
-            console.print(Text(f"{row.id}: {short(row.reason)}", style=STYLE[row.effect]))
-    console.print(Text(headline(made), style="bold"))
-
-
-def _list(made: Claims, console: Console) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for row in made.rows:
-        figures = [f.value for f in row.figures if f.value]
-        console.print(Text(" ".join([row.id, _verdict(row), *(f"({v})" for v in figures)]), style=STYLE[row.effect]))
-        console.print(Padding(Text(short(row.claim)), (0, 0, 0, 2)))
-        console.print(Padding(Text(", ".join(_heads(row)), style="dim"), (0, 0, 0, 2)))
-
-
-def _table(made: Claims, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for title in ("id", "claim", "verdict", "figure", "checks"):
-        table.add_column(title, vertical="top", no_wrap=title != "claim")
-    for row in made.rows:
-        verdict = Text(_verdict(row).replace(", ", "\n"), style=STYLE[row.effect])
-        figure = "\n".join(f.value for f in row.figures if f.value)
-        cells = (short(row.claim), verdict, Text(clean(figure)), Text("\n".join(_heads(row))))
-        table.add_row(row.id, *cells)
-    console.print(table)
-
-
-def _heads(row: LedgerRow) -> list[str]:
-    """Ids without devices and dtypes, each once."""
-    return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
-
-
-def _stated(row: LedgerRow) -> Iterator[str]:
-    yield f"{row.id}  {row.verdict}  ({EFFECT[row.effect]})"
-    yield f"  claim     {one_line(row.claim)}"
-    yield f"  source    {one_line(row.title)}"
-    yield f"  form      {one_line(row.form)}"
-    for name, text in (("because", row.contradiction), ("why", row.why), ("reason", row.reason)):
-        if text:
-            yield f"  {name:9} {one_line(text)}"
-    yield from (f"  found     {one_line(text)}" for text in found(row))
-    yield from (f"  check     {_check(check)}" for check in row.checks)
-    for f in row.figures:
-        on = f", measured on {one_line(f.on)}" if f.on else ""
-        yield f"  figure    {f.origin} at {one_line(f.place)}: {f.answer}{on}"
-    yield from (f"  again     {command}" for command in again(row))
-
-
 def _check(check: Named) -> str:
     part = {"checks": "", "refuted_by": ", expected to be refuted", "contradicted_by": ", which the claim excludes"}
     return f"{check.id} is {check.outcome}{part[check.part]}: {check.answer}"
 
 
-def markdown(made: Claims) -> str:
-    """The whole ledger, a table for each source and what was found below it."""
+def markdown(made: Claims, details: bool = True) -> str:
+    """The ledger, a table for each source; with `details` what was found of each row, and its commands."""
     from gradproof.report.formats.markdown import bullets, escape, table
 
     head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the stored evidence; no verdict is written."
@@ -409,9 +338,11 @@ def markdown(made: Claims) -> str:
             for r in rows
         ]
         parts.append(table(("Id", "Claim", "Verdict", "Figure", "Checks"), lines))
-        parts.append(bullets(line for row in rows for line in _below(row)))
-    parts += ["## Run again", table(("Id", "Commands"), [(r.id, "; ".join(again(r))) for r in made.rows if again(r)])]
-    return "\n\n".join(parts) + "\n"
+        open_ = (f"{row.id}: {short(row.reason)}" for row in rows if row.reason)
+        parts.append(bullets((line for row in rows for line in _below(row)) if details else open_))
+    commands = [(r.id, "; ".join(again(r))) for r in made.rows if again(r)]
+    known = table(("Id", "Commands"), commands) if details else "gradproof claims -k ID shows the commands of a row."
+    return "\n\n".join([*parts, "## Run again", known]) + "\n"
 
 
 def _verdict(row: LedgerRow) -> str:
@@ -421,7 +352,9 @@ def _verdict(row: LedgerRow) -> str:
 
 def _below(row: LedgerRow) -> Iterator[str]:
     """A line of what stands behind a row."""
-    words = [f"form: {row.form}", *found(row)]
+    words = [f"form: {row.form}", *found(row), *map(_check, row.checks)]
+    for f in row.figures:
+        words.append(f"{f.origin} at {f.place}: {f.answer}" + (f", measured on {f.on}" if f.on else ""))
     words += [f"because {row.contradiction}"] if row.contradiction else []
     words += [f"why: {row.why}"] if row.why else []
     words += [f"expected: {row.expect}; {short(row.reason)}"] if row.reason else []
