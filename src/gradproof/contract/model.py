@@ -143,7 +143,11 @@ def _obligation(row: FieldObligation, name: str) -> Obligation:
 
 
 def _harness(row: FieldHarness, known: set[str]) -> Harness:
-    bounds = [] if row.bound is None else [BoundShape.model_construct(name="bound", value=row.bound, reason="the contract states none")]
+    bounds = (
+        []
+        if row.bound is None
+        else [BoundShape.model_construct(name="bound", value=row.bound, reason="the contract states none")]
+    )
     obligation = row.obligation if row.obligation in known else None
     changes = {"obligation": obligation, "strategy": row.strategy or "", "solver": row.solver or ""}
     return Harness.of(row, harness=tolerate(row.harness), bounds=bounds, **changes)

@@ -2,7 +2,8 @@
 
 A document is believed after every verdict, every effect and every total follow again from the parts below them.
 
-It is shown as Markdown, which a terminal draws, as one self-contained HTML page, and as JSON. Text from the ledger is escaped.
+It is shown as Markdown, which a terminal draws, as one self-contained HTML page, and as JSON. What the ledger says is
+escaped.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""The report as Markdown for a CI step summary (GitHub's dialect). Everything from the report is escaped."""
+"""The report as Markdown for a CI step summary (GitHub's dialect). Everything from the report is escaped.
+
+A terminal shows Markdown as rich draws it; a pipe or a file gets it as plain text.
+"""
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Layer
 from gradproof.report import charts, rounding, stories, views
@@ -12,7 +16,11 @@ from gradproof.report.consistency import Report, effect_of, require
 from gradproof.report.studies import FRESH
 from gradproof.report.text import compact, grouped, heads, one_line, plural, ratio, sci, seconds, when
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_ESCAPED = re.compile(r"\\(.)")
 
 
 def escape(text: object) -> str:
@@ -32,6 +40,22 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def bullets(items: Iterable[object]) -> str:
     """A list, or the word "none"."""
     return "\n".join(f"- {escape(item)}" for item in items) or "None."
+
+
+def plain(text: str) -> str:
+    """Markdown without its escapes and bold type; what stands between fences stays as it is."""
+    parts = text.replace("**", "").split("```")
+    return "```".join(part if i % 2 else html.unescape(_ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
+
+
+def draw(text: str, console: Console) -> None:
+    """Print Markdown; where it goes to no terminal, as plain text of which nothing is wrapped."""
+    if console.is_terminal:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(text))
+    else:
+        console.file.write(plain(text))
 
 
 def render(report: Report) -> str:

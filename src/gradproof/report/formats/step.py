@@ -7,16 +7,13 @@ Colour never carries a statement alone. Results with the same outcome, reason an
 
 from __future__ import annotations
 
-import html
 import linecache
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
@@ -30,7 +27,6 @@ STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
-ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
@@ -282,16 +278,12 @@ def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
 
 def terminal(verification: Verification, console: Console) -> None:
     """Print the verification; where it goes to no terminal, as plain text of which nothing is wrapped."""
-    if console.is_terminal:
-        console.print(Markdown(render_markdown(verification)))
-    else:
-        console.file.write(text(verification))
+    markdown.draw(render_markdown(verification), console)
 
 
 def text(verification: Verification) -> str:
     """The Markdown without its escapes and bold type, a sentence a line."""
-    parts = render_markdown(verification).replace("**", "").split("```")
-    return "```".join(part if i % 2 else html.unescape(ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
+    return markdown.plain(render_markdown(verification))
 
 
 def render_markdown(verification: Verification) -> str:
