@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
 from gradproof.report.formats import brief
+from gradproof.report.formats.brief import Line
 from gradproof.shadow.locations import Location
 from gradproof.shadow.request import undecided
 from gradproof.shadow.result import ALL_DATA, NAMES, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, on_path
@@ -278,3 +279,13 @@ def test_the_readme_shows_what_check_prints(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == (0 if old else 1), done.stderr
         assert re.fullmatch(".*".join(map(re.escape, block.split("...\n"))), done.stdout, re.DOTALL), done.stdout
+
+
+@pytest.mark.parametrize("size", [30, 90, 99, 100, 101, 150, 400])
+def test_a_word_of_any_length_is_cut_at_last(size: int) -> None:
+    """A path that is longer than a line has no place after which it could be cut."""
+    for text in ("x" * size, f"some words and {'x' * size} and more", f"{'x' * size}: {LONG}"):
+        for rows in (1, 2):
+            line = Line(text, "found: ", indent=2)
+            if line.height(100) > rows:
+                assert line.cut(rows, 100).height(100) <= rows

@@ -73,9 +73,11 @@ class Line:
         return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
 
     def cut(self, rows: int, width: int) -> Line:
-        """The same in as many rows, cut after a word."""
+        """The same in as many rows, cut after a word; in one, cut anywhere, where a word is longer than the rows."""
         room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
-        return replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
+        made = replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
+        most = width - self.indent - len(self.label) - 2
+        return made if made.height(width) <= rows else replace(self, text=f"{self.text[:most].rstrip()} …")
 
 
 KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
