@@ -169,7 +169,7 @@ def test_field_contract_loads_and_lists_its_gaps() -> None:
         ("", ()),
         ("symbolic.softmax:positive", ("SM-BND-001",)),
     ]
-    assert [tuple(dict(b).values()) for b in loaded.harnesses[0].bounds] == [("bound", 8, "")]
+    assert [tuple(dict(b).values()) for b in loaded.harnesses[0].bounds] == [("bound", 8, "the contract states none")]
     assert loaded.metadata.created == "2026-03-01"
 
 
