@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,12 @@ class Answer:
     adapter: int
     line: str
 
+    @property
+    def cells(self) -> str:
+        """The last cells of the row."""
+        found = ", ".join(self.named) + (f" at {self.line}" if self.line else "")
+        return f"{self.word}, {self.held} of {self.judged} hold | {found} | {self.seconds:.0f} | {self.adapter} |"
+
 
 def watched(python: str, folder: Path, script: Script, sed: str) -> Answer:
     """Run one form of a script. Raises RuntimeError where nothing came back, or a sed command changed nothing."""
@@ -258,45 +264,61 @@ def watched(python: str, folder: Path, script: Script, sed: str) -> Answer:
     return Answer(word, obligations, held, len(rows), seconds, processor, adapter, line)
 
 
-def rows_of(python: str, clones: Path, script: Script) -> Iterator[tuple[str, Answer | str]]:
-    """Each form of a script with its answer, or with the reason why there is none."""
-    clone = clone_of(clones, script)
-    for form, (sed, word, obligation) in script.forms.items():
-        if clone is None:
-            yield form, f"no clone of {script.repository} in {clones}"
-            continue
-        folder = Path(tempfile.mkdtemp(prefix="public-"))
-        try:
-            taken(clone, script, folder)
-            script.data(folder)
-            answer = watched(python, folder, script, sed)
-        finally:
-            shutil.rmtree(folder)
-        if answer.word != word or (obligation and obligation not in answer.named):
-            print(f"unexpected: {script.repository} {script.file}, {form}: {answer}", file=sys.stderr)
-        yield form, answer
+def key(script: Script, form: str) -> str:
+    """What an answer is about: the commit, the file, the options, and what is changed."""
+    sed = script.forms[form][0]
+    return json.dumps(
+        [script.repository, script.commit, script.file, script.options, script.arguments, script.sizes, sed]
+    )
 
 
-def table(python: str, clones: Path, scripts: tuple[Script, ...] = SCRIPTS) -> tuple[str, list[str]]:
-    """The table and the list below it, and what is missing in them."""
-    lines, below, missing = [], [], []
+def answered(python: str, clone: Path, script: Script, form: str) -> str:
+    """Run one form in a folder of its own; the last cells of its row."""
+    sed, word, obligation = script.forms[form]
+    folder = Path(tempfile.mkdtemp(prefix="public-"))
+    try:
+        taken(clone, script, folder)
+        script.data(folder)
+        answer = watched(python, folder, script, sed)
+    finally:
+        shutil.rmtree(folder)
+    if answer.word != word or (obligation and obligation not in answer.named):
+        print(f"unexpected: {script.repository} {script.file}, {form}: {answer}", file=sys.stderr)
+    return answer.cells
+
+
+def described(script: Script) -> list[str]:
+    """Where a script is from, how it is run, and what its forms change."""
+    note = f"commit `{script.commit[:10]}`, licence {script.licence}. {script.note}".rstrip()
+    command = ("gradproof watch", *script.options, "-- python", script.file, *script.arguments)
+    lines = [f"- **{script.repository}, `{script.file}`**, {note}", f"  Run as `{' '.join(command)}`."]
+    lines += [f"  Sizes: `{script.sizes}`."] if script.sizes else []
+    forms = {form: sed for form, (sed, _, _) in script.forms.items() if sed}
+    return lines + [f"  {form[0].upper()}{form[1:]}: `sed -i '{sed}'`." for form, sed in forms.items()]
+
+
+def table(
+    python: str, clones: Path, scripts: tuple[Script, ...] = SCRIPTS, keep: Path | None = None
+) -> tuple[str, list[str]]:
+    """The table and the list below it, and what is missing in them. `keep`: a file of answers, read and added to."""
+    kept = dict(json.loads(line) for line in keep.read_text("utf-8").splitlines()) if keep and keep.is_file() else {}
+    lines, missing = [], []
     for script in scripts:
-        first = f"{script.repository}, `{script.file}`"
-        below.append(f"- **{first}**, commit `{script.commit[:10]}`, licence {script.licence}. {script.note}".rstrip())
-        command = ("gradproof watch", *script.options, "-- python", script.file, *script.arguments)
-        below.append(f"  Run as `{' '.join(command)}`.")
-        below += [f"  Sizes: `{script.sizes}`."] if script.sizes else []
-        for form, answer in rows_of(python, clones, script):
-            sed = script.forms[form][0]
-            below += [f"  {form[0].upper()}{form[1:]}: `sed -i '{sed}'`."] if sed else []
-            if isinstance(answer, str):
-                missing.append(answer)
+        first, clone = f"{script.repository}, `{script.file}`", clone_of(clones, script)
+        for form in script.forms:
+            cells = kept.get(key(script, form))
+            if cells is None and clone is None:
+                missing.append(f"no clone of {script.repository} in {clones}")
                 continue
-            found = ", ".join(answer.named) + (f" at {answer.line}" if answer.line else "")
-            verdict = f"{answer.word}, {answer.held} of {answer.judged} hold"
-            lines.append(f"| {first} | {form} | {verdict} | {found} | {answer.seconds:.0f} | {answer.adapter} |")
+            if cells is None and clone is not None:
+                cells = answered(python, clone, script, form)
+                if keep:
+                    with keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([key(script, form), cells]) + "\n")
+            lines.append(f"| {first} | {form} | {cells}")
             print(lines[-1], flush=True)
             first = ""
+    below = [line for script in scripts for line in described(script)]
     return TABLE + "\n".join(lines) + "\n\n## Where they are from, and the forms\n\n" + "\n".join(below) + "\n", missing
 
 
@@ -305,9 +327,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clones", type=Path, help="a folder of clones")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the scripts' packages")
+    parser.add_argument("--keep", type=Path, help="a file of answers: what it has is not run again")
     parser.add_argument("--out", type=Path, help="write the page here")
     given: Any = parser.parse_args(arguments)
-    made, missing = table(given.python, given.clones)
+    made, missing = table(given.python, given.clones, keep=given.keep)
     if missing:
         print("\n".join(dict.fromkeys(missing)), "nothing was written", sep="\n", file=sys.stderr)
         return 1

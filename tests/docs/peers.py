@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ for i in range(32):
 FLAT_CASES = {
     "right": ("", ""), "not divided by N": ("(loss / 4)", "(loss)"),
     "never zeroed": ("        optimizer.zero_grad()\n", ""),
-    "a step after each micro-batch": ("(i + 1) % 4 == 0", "True"),
+    "a step after each micro-batch": ("(i + 1) % 4 == 0", "(i + 1) % 1 == 0"),
 }  # fmt: skip
 
 
@@ -180,55 +181,99 @@ def cause(errors: list[str]) -> str:
     return errors[0].removeprefix("AssertionError: ").rstrip(":")
 
 
-def accumulation(python: str, folder: Path) -> Iterator[str]:
+class Kept:
+    """Rows of an earlier run, by what they are about; and the file to which those of this one are added."""
+
+    def __init__(self, file: Path | None, have: dict[str, str]) -> None:
+        self.file, self.have = file, have
+        lines = file.read_text(encoding="utf-8").splitlines() if file and file.is_file() else []
+        self.rows: dict[str, str] = dict(json.loads(line) for line in lines)
+
+    def row(self, about: list[str], measure: Callable[[], str]) -> str:
+        """The row about a text and the present versions: kept, or measured now."""
+        key = json.dumps([*about, self.have])
+        if key not in self.rows:
+            self.rows[key] = measure()
+            if self.file:
+                with self.file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, self.rows[key]]) + "\n")
+        print(self.rows[key], flush=True)
+        return self.rows[key]
+
+
+def accumulation(python: str, folder: Path, kept: Kept) -> Iterator[str]:
     """Rows: gradproof check and pytest-torch about one loop."""
     for name, (old, new, _) in CASES.items():
-        (folder / "loop.py").write_text(replaced(LOOP, old, new), encoding="utf-8")
-        (folder / "test_loop.py").write_text(TEST, encoding="utf-8")
-        ours = ran(
-            python, folder, python, "-m", "gradproof", "check", "--format", "json", "--out", "v.json", "loop.py:train"
-        )
-        rows = json.loads((folder / "v.json").read_text(encoding="utf-8"))["results"]
-        refuted = ", ".join(r["obligation"] for r in rows if r["outcome"] == "REFUTED")
-        said = {0: "holds", 1: f"refuted: {refuted}", 4: "not decided"}[ours.code]
-        theirs = ran(
-            python, folder, python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:gradproof", "test_loop.py"
-        )
-        errors = [line[1:].strip() for line in theirs.said.splitlines() if line.startswith("E ")]
-        if theirs.code not in (0, 1) or (theirs.code and not errors):
-            raise RuntimeError(theirs.said[-3000:])
-        words = f"fails: {cause(errors)}" if errors else "passes"
-        yield f"| {name} | {said} | {ours.processor:.1f} | {words} | {theirs.processor:.1f} |"
+        about = [name, replaced(LOOP, old, new), TEST]
+        yield kept.row(about, partial(asked_of_both, python, folder, name))
 
 
-def spmd_types(python: str, folder: Path) -> Iterator[str]:
+def asked_of_both(python: str, folder: Path, name: str) -> str:
+    """One of these rows."""
+    old, new, _ = CASES[name]
+    (folder / "loop.py").write_text(replaced(LOOP, old, new), encoding="utf-8")
+    (folder / "test_loop.py").write_text(TEST, encoding="utf-8")
+    ours = ran(
+        python, folder, python, "-m", "gradproof", "check", "--format", "json", "--out", "v.json", "loop.py:train"
+    )
+    rows = json.loads((folder / "v.json").read_text(encoding="utf-8"))["results"]
+    refuted = ", ".join(r["obligation"] for r in rows if r["outcome"] == "REFUTED")
+    said = {0: "holds", 1: f"refuted: {refuted}", 4: "not decided"}[ours.code]
+    theirs = ran(
+        python, folder, python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:gradproof", "test_loop.py"
+    )
+    errors = [line[1:].strip() for line in theirs.said.splitlines() if line.startswith("E ")]
+    if theirs.code not in (0, 1) or (theirs.code and not errors):
+        raise RuntimeError(theirs.said[-3000:])
+    words = f"fails: {cause(errors)}" if errors else "passes"
+    return f"| {name} | {said} | {ours.processor:.1f} | {words} | {theirs.processor:.1f} |"
+
+
+def spmd_types(python: str, folder: Path, kept: Kept) -> Iterator[str]:
     """Rows: a data-parallel window, typechecked."""
     cases = {"right": (SHARE, SUM), "not divided by N": ("2 / 8 / 2", SUM), "not summed over ranks": (SHARE, "pass")}
     for name, (share, summed) in cases.items():
-        (folder / "spmd.py").write_text(SPMD.replace("SHARE", share).replace("SUM", summed), encoding="utf-8")
-        done = ran(python, folder, python, "-W", "ignore", "spmd.py")
-        error = re.search(r"(?:\w+\.)*(\w*Type\w*Error)\b", done.said)
-        if "typechecks" not in done.said and error is None:
-            raise RuntimeError(done.said[-3000:])
-        words = "typechecks" if "typechecks" in done.said else f"refused: {error[1] if error else ''}"
-        yield f"| {name} | {words} | {done.processor:.1f} |"
+        text = SPMD.replace("SHARE", share).replace("SUM", summed)
+        yield kept.row([name, text], partial(typechecked, python, folder, name, text))
 
 
-def traincheck(python: str, folder: Path) -> Iterator[str]:
-    """Rows: invariants learned from the right script, checked on each."""
-    spent = {}
-    for number, (name, (old, new)) in enumerate(FLAT_CASES.items()):
-        (folder / f"flat{number}.py").write_text(replaced(FLAT, old, new), encoding="utf-8")
+def typechecked(python: str, folder: Path, name: str, text: str) -> str:
+    """One of these rows."""
+    (folder / "spmd.py").write_text(text, encoding="utf-8")
+    done = ran(python, folder, python, "-W", "ignore", "spmd.py")
+    error = re.search(r"(?:\w+\.)*(\w*Type\w*Error)\b", done.said)
+    if "typechecks" not in done.said and error is None:
+        raise RuntimeError(done.said[-3000:])
+    words = "typechecks" if "typechecks" in done.said else f"refused: {error[1] if error else ''}"
+    return f"| {name} | {words} | {done.processor:.1f} |"
+
+
+def traincheck(python: str, folder: Path, kept: Kept) -> Iterator[str]:
+    """Rows: invariants learned from the right script, checked on each. All of them are one measurement."""
+    texts = [replaced(FLAT, old, new) for old, new in FLAT_CASES.values()]
+    yield from kept.row(["traincheck", *texts], partial(learned, python, folder, texts)).splitlines()
+
+
+def learned(python: str, folder: Path, texts: list[str]) -> str:
+    """These rows."""
+    spent, rows = [], []
+    for number, text in enumerate(texts):
+        (folder / f"flat{number}.py").write_text(text, encoding="utf-8")
         trace = ("-p", f"flat{number}.py", "--models-to-track", "model", "--output-dir", f"trace{number}")
-        spent[name] = ran(python, folder, "traincheck-collect", *trace).processor
-    learned = ran(python, folder, "traincheck-infer", "-f", "trace0", "-o", "invariants.json").processor
+        spent.append(ran(python, folder, "traincheck-collect", *trace).processor)
+    once = ran(python, folder, "traincheck-infer", "-f", "trace0", "-o", "invariants.json").processor
     for number, name in enumerate(FLAT_CASES):
         done = ran(python, folder, "traincheck-check", "-f", f"trace{number}", "-i", "invariants.json")
-        found = re.search(r"Total failed invariants: (\d+)/(\d+)", done.said)
-        if found is None:
-            raise RuntimeError(done.said[-3000:])
-        yield f"| {name} | {found[1]} of {found[2]} invariants fail | {spent[name] + done.processor:.1f} |"
-    yield f"| learning the invariants, once | | {learned:.1f} |"
+        rows.append(invariants(name, done.said, spent[number] + done.processor))
+    return "\n".join([*rows, f"| learning the invariants, once | | {once:.1f} |"])
+
+
+def invariants(name: str, said: str, seconds: float) -> str:
+    """A row of what TrainCheck printed. Raises RuntimeError where it printed no result."""
+    found = re.search(r"Total failed invariants: (\d+)/(\d+)", said)
+    if found is None:
+        raise RuntimeError(said[-3000:])
+    return f"| {name} | {found[1]} of {found[2]} invariants fail | {seconds:.1f} |"
 
 
 TOOLS = {"pytest_torch": "pytest-torch", "spmd_types": "spmd-types", "traincheck": "traincheck"}
@@ -245,7 +290,7 @@ def versions(python: str) -> dict[str, str]:
     return found
 
 
-def tables(python: str, folder: Path, have: dict[str, str]) -> str:
+def tables(python: str, folder: Path, have: dict[str, str], kept: Kept) -> str:
     """All tables, measured now."""
     lines = [
         f"torch {have['torch']}, {os.cpu_count()} cores without a GPU. Seconds are the processor's, with imports.",
@@ -259,16 +304,16 @@ def tables(python: str, folder: Path, have: dict[str, str]) -> str:
     lines += [
         "| the loop | gradproof | seconds | pytest-torch | seconds |",
         "|---|---|---|---|---|",
-        *accumulation(python, folder),
+        *accumulation(python, folder, kept),
     ]
     lines += ["", f"A window of data parallelism with annotations, typechecked by spmd_types {have['spmd-types']}:", ""]
-    lines += ["| the window | spmd_types | seconds |", "|---|---|---|", *spmd_types(python, folder)]
+    lines += ["| the window | spmd_types | seconds |", "|---|---|---|", *spmd_types(python, folder, kept)]
     lines += [
         "",
         f"A flat script, by invariants that TrainCheck {have['traincheck']} learned from one run of the right one:",
         "",
     ]
-    lines += ["| the script | TrainCheck | seconds |", "|---|---|---|", *traincheck(python, folder)]
+    lines += ["| the script | TrainCheck | seconds |", "|---|---|---|", *traincheck(python, folder, kept)]
     return "\n".join(lines)
 
 
@@ -276,6 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and write. Exit code 1 where a tool is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the other tools")
+    parser.add_argument("--keep", type=Path, help="a file of rows: what it has is not measured again")
     parser.add_argument("--out", type=Path, help="the page, between its marks")
     given: Any = parser.parse_args(arguments)
     have = versions(given.python)
@@ -284,7 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"not installed: {', '.join(missing)}; nothing was measured", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        made = tables(given.python, Path(folder), have)
+        made = tables(given.python, Path(folder), have, Kept(given.keep, have))
     print(made)
     if given.out:
         before, _, rest = given.out.read_text(encoding="utf-8").partition(BEGIN)
