@@ -112,7 +112,32 @@ def _row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def redundant(rows: Iterable[Result], checks: Iterable[str]) -> list[str]:
-    """Checks without which, one at a time, no mutant survives: from rows with two killers each, where there are two."""
-    alone = {row["killers"][0]["check"] for row in rows if len({k["check"] for k in row["killers"]}) == 1}
-    return sorted(set(checks) - alone)
+MATRIX = """# Checks that mutants need
+
+`make mutation-matrix` asks for a second killer of each mutant that `make mutation` killed. A check is **needed** where
+some mutant has no other killer; the first that was found stands here, and no further one is looked for. A check is
+**redundant** where every mutant that it killed first has another killer: without it, one at a time, none survives. That
+alone is no reason to remove it: a check may be there for other models, for rounding, or for an obligation that the
+mutated lines say nothing of. Expected counterexamples are checks as well.
+"""
+
+
+def matrix(rows: Sequence[Result], asked: Mapping[str, str]) -> str:
+    """docs/mutation-matrix.md. `asked`: the property of each check that reaches the mutated files."""
+    first = Counter(row["killers"][0]["check"] for row in rows if not row["survived"])
+    needed = {only: row for row in reversed(rows) if (only := only_killer(row))}
+    lines = [MATRIX, f"## Needed: {len(needed)}", "", _row(("check", "killed first", "a mutant that it alone kills"))]
+    lines.append("|---|--:|---|")
+    for name, row in sorted(needed.items()):
+        lines.append(_row((name, first[name], f"`{row['file']}:{row['line']}` {row['within']}, {row['operator']}")))
+    spare = sorted(set(asked) - set(needed))
+    lines += ["", f"## Redundant, one at a time: {len(spare)}", "", _row(("check", "killed first", "what it shows"))]
+    lines.append("|---|--:|---|")
+    lines += [_row((name, first[name], asked[name].replace("|", "\\|"))) for name in spare]
+    return "\n".join([*lines, ""])
+
+
+def only_killer(row: Result) -> str:
+    """The check that alone kills a mutant, where a second killer was asked for and there is none; otherwise empty."""
+    names = {k["check"] for k in row["killers"]}
+    return str(names.pop()) if row["wanted"] > 1 and len(names) == 1 else ""

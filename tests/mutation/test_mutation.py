@@ -386,8 +386,50 @@ def test_the_document_counts_each_mutant_once_and_the_page_lists_what_is_left() 
     survivors, equal = text.partition("## Survivors")[2].split("## Equivalent")
     assert ("models/b.py" in survivors, "models/a.py" in survivors) == (True, False)
     assert "models/a.py" in equal
-    assert page.redundant(rows[:3], ["K-1", "K-2", "K-3"]) == ["K-3"]
-    assert page.redundant(rows[:1], ["K-1", "K-2"]) == ["K-1", "K-2"]
+
+
+def test_the_page_of_the_matrix_names_a_mutant_for_each_check_that_is_needed() -> None:
+    alone, both = row("models/a.py", [("K-1", "refuted")]), row("models/b.py", [("K-2", "refuted"), ("K-1", "refuted")])
+    text = page.matrix([{**alone, "wanted": 2}, {**both, "wanted": 2}], {"K-1": "one", "K-2": "two", "K-3": "a | b"})
+    needed, spare = text.split("## Redundant, one at a time: 2")
+    assert "| K-1 | 1 | `models/a.py:1` f, drop_term |" in needed
+    assert "| K-2 | 1 | two |\n| K-3 | 0 | a \\| b |" in spare
+    assert "## Needed: 0" in page.matrix([{**alone, "wanted": 1}], {"K-1": "one"})  # no second killer was asked for
+
+
+def test_a_second_killer_is_asked_for_until_each_first_one_is_decided() -> None:
+    """K-1 kills the first mutant alone, and no other mutant of K-1 is asked; K-2 is asked for both of its mutants."""
+    chosen = made(EPOCHS)[:4]
+    firsts = dict(zip((m.text for m in chosen), ("K-1", "K-1", "K-2", "K-2"), strict=True))
+    asked: list[str] = []
+
+    class Scripted(NoPool):
+        """K-3 is the second killer of the mutants of K-2."""
+
+        def each(self, calls: Iterable[Callable[[], tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
+            for number, make in enumerate(calls):
+                _, job = make()
+                asked.append(job["text"])
+                found = [
+                    *job["killers"],
+                    *([{"check": "K-3", "how": "refuted"}] if firsts[job["text"]] == "K-2" else []),
+                ]
+                yield number, {"killers": found, "survived": False, "tried": 0, "red": [], "seconds": 0.0, "cpu": 0.0}
+
+    sweep = Sweep(tree(), Scripted(), Memory(None))  # type: ignore[arg-type]
+    sweep.measure([])
+    sweep.bases = {
+        check.id: {"cpu": 1.0, "reached": {}, "outcome": "HOLDS", "clause": ""} for check in tree().checks.values()
+    }
+    for mutant in chosen:
+        killers = [{"check": firsts[mutant.text], "how": "refuted"}]
+        sweep.memory.keep({"key": sweep.key(mutant), "killers": killers, "survived": False, "wanted": 1, "order": []})
+    sweep.digest = lambda name, path: ""  # type: ignore[method-assign]
+    sweep.known_still = lambda mutant: sweep.memory.rows[sweep.key(mutant)]  # type: ignore[method-assign]
+    rows = [row for _, row in sweep.second_killers(chosen)]
+    assert [firsts[text] for text in asked] == ["K-1", "K-2", "K-2"]
+    assert sweep.needed == {"K-1"}
+    assert [{k["check"] for k in row["killers"]} for row in rows] == [{"K-1"}, {"K-2", "K-3"}, {"K-2", "K-3"}]
 
 
 def test_the_module_of_a_file() -> None:
