@@ -93,9 +93,9 @@ def rounded_once(k: Any, loop: Any) -> None:
     """A gradient is rounded once to the format of the backward pass and once to the buffer's, in every window.
 
     With N = 2 their sum is rounded once more, to the buffer's format: u / 2 at most, as its size is at most 1. A half
-    and the loss scale are powers of two, at which nothing rounds but underflow. The largest norm is above every norm; under a clip gradients are positive, so
-    that their squares have a positive sum. Roundings are those of the stub: the same number has the same rounding,
-    whatever it is.
+    and the loss scale are powers of two, at which nothing rounds but underflow. The largest norm is above every norm;
+    under a clip gradients are positive, so that their squares have a positive sum. Roundings are those of the stub: the
+    same number has the same rounding, whatever it is.
     """
     made, buffer = k.choose("formats of the backward pass and of the buffer", FORMATS_OF)
     n = k.choose("N", [1, 2])
