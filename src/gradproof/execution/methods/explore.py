@@ -10,11 +10,13 @@ Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
 from gradproof.arith import smt
@@ -46,7 +48,7 @@ class Violated(BaseException):
 
 
 BRIEF = 5.0  # seconds for a question that no verdict rests on
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX, _NUMBER = re.compile(r"\[(\d+)\]"), re.compile(r"\d+")
 FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
 
 
@@ -94,8 +96,8 @@ class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any.
 
     `inputs`: names of what was free: some path that is checked leaves it several values. `numbers`: names of choices
-    among numbers. `sizes`: lengths of the lists of inputs. `parts`: base, step and direct, as far as the harness came
-    to them. `asked`: checks of each part and of no part; of a step and a direct claim those that ask of what is free.
+    among numbers. `sizes`: lengths of the lists of inputs. `parts`: each base, step and direct claim that the harness
+    came to the end of, after which decisions, and the checks in it. `asked`: checks of each part and of no part; of a step and a direct claim those that ask of what is free.
     `free`: how many checks do so, in whatever part. `fields`: what is known of the cases, for the paths that were
     checked and have an input.
     """
@@ -111,10 +113,10 @@ class Exploration:
     used: set[str] = field(default_factory=set)
     inputs: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
-    lists: dict[str, set[int]] = field(default_factory=dict)
+    lists: dict[Hashable, set[int]] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     asked: Counter[str] = field(default_factory=Counter)
-    parts: set[str] = field(default_factory=set)
+    parts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     free: int = 0
     fields: dict[tuple[str, str], CaseField] = field(default_factory=dict)
     violation: Violated | None = None
@@ -327,9 +329,17 @@ class Explorer:
         self.element(name)
 
     def element(self, name: str) -> None:
-        """Note an input as an element of a list: x[0] and x[1] are a list of two, whoever made it."""
+        """Note an input as an element of a list: x[0] and x[1] are a list of two, whoever made it.
+
+        So are x0 and x1 where one call in the program drew both, as in a loop, by names that it made.
+        """
         for found in _INDEX.finditer(name):
             self.result.lists.setdefault(name[: found.start()], set()).add(int(found[1]))
+        frame = _outside()
+        made = not any(_written(name, one.f_code) for one in (frame, frame.f_back) if one is not None)
+        for found in _NUMBER.finditer(name) if made else ():
+            key = frame.f_code, frame.f_lasti, name[: found.start()]
+            self.result.lists.setdefault(key, set()).add(int(found[0]))
 
     def case(self, rows: Iterable[Row]) -> None:
         """The fields of a case that the harness built on this path."""
@@ -367,13 +377,14 @@ class Explorer:
 
     def within(self, part: str, body: Callable[[], None]) -> None:
         """Run one part of a proof: `base`, `step` or `direct`."""
-        self.result.parts.add(part)
         path = self._path
-        outer = path.part, path.run
+        outer, before = (path.part, path.run), path.checks
         path.runs += 1
         path.part, path.run = part, path.runs
+        key = part, path.run, *path.taken
         try:
             body()
+            self.result.parts[key] += path.checks - before
         finally:
             path.part, path.run = outer
 
@@ -430,6 +441,19 @@ class Explorer:
         if reply.answer is SolverAnswer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
+
+
+def _outside() -> FrameType:
+    """Where the program outside gradproof is."""
+    frame = sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gradproof."):
+        frame = frame.f_back
+    return frame
+
+
+def _written(name: str, code: CodeType) -> bool:
+    """Whether a name is written out in a function, by itself or among others."""
+    return any(name == one or (isinstance(one, tuple) and name in one) for one in code.co_consts)
 
 
 def _mentions(term: smt.Term, inputs: set[int]) -> bool:
