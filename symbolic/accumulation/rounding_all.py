@@ -68,9 +68,7 @@ def _sharp_later(k: Any) -> tuple[Any, ...]:
     return *_scales(k, "later"), k.real("j"), k.real("s"), k.real("E"), k.real("x"), errors(k, "later")
 
 
-def _sharp_step(
-    k: Any, step: Any, n: Any, most: Any, u: Any, j: Any, s: Any, e: Any, x: Any, drawn: list[Any]
-) -> None:
+def _sharp_step(k: Any, step: Any, n: Any, most: Any, u: Any, j: Any, s: Any, e: Any, x: Any, drawn: list[Any]) -> None:
     k.assume(j >= 0)
     k.assume(j + 1 <= n)
     reach = (n + j) * most

@@ -151,8 +151,8 @@ def out_of_memory(said: Mapping[str, Any]) -> bool:
 def killed(check: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """How an answer differs from the baseline's: `refuted`, `holds`, `not green`, or an empty text.
 
-    Nothing is known where the memory ran out: the limit is the sweep's own. Where a refutation is expected, the claim is
-    that an obligation of the check breaks, so another clause of it is no other answer; see gradproof.evidence.audit.
+    Nothing is known where the memory ran out: the limit is the sweep's own. Where a refutation is expected, the claim
+    is that an obligation of the check breaks, so another clause of it is the same answer: gradproof.evidence.audit.
     """
     if out_of_memory(after):
         return ""

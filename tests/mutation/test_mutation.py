@@ -266,7 +266,9 @@ def test_another_answer_kills(before: tuple[str, str], after: tuple[str, str], h
 
 
 @pytest.mark.parametrize("again", ["HOLDS", "ERROR", "REFUTED"])
-@pytest.mark.parametrize("reason", ["the check ran out of memory", "MemoryError: ", "the backend raised Z3Exception: out of memory"])
+@pytest.mark.parametrize(
+    "reason", ["the check ran out of memory", "MemoryError: ", "the backend raised Z3Exception: out of memory"]
+)
 def test_a_check_without_memory_is_asked_once_more(monkeypatch: pytest.MonkeyPatch, reason: str, again: str) -> None:
     said = {"clause": "", "cpu": 1.0, "reason": reason}
     answers = [said | {"outcome": "ERROR"}, said | {"outcome": again}]

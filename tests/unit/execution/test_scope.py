@@ -40,7 +40,11 @@ UP_TO_BY_INDUCTION = f"{UP_TO} by induction"
         (Scope(3, ("elements",), base=1, step=1, sizes=(2,)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
         (Scope(3, ("transitions",), base=1, step=1, sizes=(2, 3)), Reach.BOUNDED, OF_TWO_AND_THREE),
         (Scope(3, direct=1, sizes=(1,)), Reach.BOUNDED, "proved for all values of 1 element"),
-        (Scope(3, base=1, step=1, fixed=("eps = 0",)), Reach.BOUNDED, "proved for every input with eps = 0 by induction"),
+        (
+            Scope(3, base=1, step=1, fixed=("eps = 0",)),
+            Reach.BOUNDED,
+            "proved for every input with eps = 0 by induction",
+        ),
         (
             Scope(3, direct=1, sizes=(2,), fixed=("a = 1", "b = 2")),
             Reach.BOUNDED,
