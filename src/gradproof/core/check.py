@@ -177,7 +177,7 @@ class Scope:
 
     @property
     def reach(self) -> Reach:
-        """All inputs by induction or direct claim alone, no size and no constant beside it; nothing free: chosen values."""
+        """All inputs by induction or direct claim, no size or constant beside it; nothing free is chosen values."""
         if not self.inputs:
             return Reach.CHOSEN
         beside = self._named or self.sizes or self.fixed

@@ -243,7 +243,8 @@ class ScopeRow(EvidencePart):
 
     def read(self) -> Scope:
         """The scope, which tells the reach."""
-        return Scope(**{name: tuple(x) if isinstance(x, list) else x for name, x in self.stated().items()})
+        parts: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in self.stated().items()}
+        return Scope(**parts)
 
 
 class FreeField(EvidencePart):

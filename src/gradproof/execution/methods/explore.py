@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
 from gradproof.arith import smt
@@ -96,10 +95,10 @@ class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any.
 
     `inputs`: names of what was free: some path that is checked leaves it several values. `numbers`: names of choices
-    among numbers. `sizes`: lengths of the lists of inputs. `parts`: each base, step and direct claim that the harness
-    came to the end of, after which decisions, and the checks in it. `asked`: checks of each part and of no part; of a step and a direct claim those that ask of what is free.
-    `free`: how many checks do so, in whatever part. `fields`: what is known of the cases, for the paths that were
-    checked and have an input.
+    among numbers. `sizes`: lengths of the lists of inputs. `parts`: each base, step and direct claim that ran to its
+    end, after which decisions, and the checks in it. `asked`: checks of each part and of no part; of a step and direct
+    claim those that ask of what is free. `free`: how many checks do so, in any part. `fields`: what is known of the
+    cases, for the paths that were checked and have an input.
     """
 
     paths: int = 0
@@ -217,8 +216,7 @@ class Explorer:
 
         All are asked for other values at once, then any of the rest, then each: most often the first question decides.
         """
-        inputs = {t.get_id() for t in self._path.inputs.values()}
-        terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and _mentions(x.term, inputs)}
+        terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and self._inputs_in(x)}
         first = self._briefly([], terms) if terms else {}
         left, different = set(first), {n: smt.negate(as_bool(_is(asked[int(n)], value))) for n, value in first.items()}
         for question in (smt.both, smt.either):
@@ -335,9 +333,12 @@ class Explorer:
         """
         for found in _INDEX.finditer(name):
             self.result.lists.setdefault(name[: found.start()], set()).add(int(found[1]))
-        frame = _outside()
-        made = not any(_written(name, one.f_code) for one in (frame, frame.f_back) if one is not None)
-        for found in _NUMBER.finditer(name) if made else ():
+        frame = sys._getframe()
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gradproof."):
+            frame = frame.f_back
+        written = [one for at in (frame, frame.f_back) if at is not None for one in at.f_code.co_consts]
+        literal = any(name == one or (isinstance(one, tuple) and name in one) for one in written)
+        for found in () if literal else _NUMBER.finditer(name):
             key = frame.f_code, frame.f_lasti, name[: found.start()]
             self.result.lists.setdefault(key, set()).add(int(found[0]))
 
@@ -399,7 +400,7 @@ class Explorer:
         if first:
             self._path.open.append((part, None if self._path.decided else self._inputs_in(condition)))
         else:
-            self._ask_of_free(part, self._path.decided or self._about_input(condition))
+            self._ask_of_free(part, self._path.decided or bool(self._inputs_in(condition)))
 
     def _inputs_asked(self, condition: Any) -> set[str]:
         """The inputs in a condition, where a part of a proof assumed something. Raises Stopped where it was another."""
@@ -415,14 +416,9 @@ class Explorer:
         if part not in ("base", "other"):
             self.result.asked[part] += free
 
-    def _about_input(self, condition: Any) -> bool:
-        """Whether a condition depends on an input of this path."""
-        inputs = {t.get_id() for t in self._path.inputs.values()}
-        return isinstance(condition, SymBool) and _mentions(condition.term, inputs)
-
-    def _inputs_in(self, condition: Any) -> set[str]:
-        """The names of the inputs that a condition depends on."""
-        parts = {one.get_id() for one in _parts(condition.term)} if isinstance(condition, SymBool) else set()
+    def _inputs_in(self, x: Any) -> set[str]:
+        """The names of the inputs that a condition or a number depends on."""
+        parts = {one.get_id() for one in _parts(x.term)} if hasattr(x, "term") else set()
         return {name for name, t in self._path.inputs.items() if t.get_id() in parts}
 
     def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
@@ -441,24 +437,6 @@ class Explorer:
         if reply.answer is SolverAnswer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
-
-
-def _outside() -> FrameType:
-    """Where the program outside gradproof is."""
-    frame = sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gradproof."):
-        frame = frame.f_back
-    return frame
-
-
-def _written(name: str, code: CodeType) -> bool:
-    """Whether a name is written out in a function, by itself or among others."""
-    return any(name == one or (isinstance(one, tuple) and name in one) for one in code.co_consts)
-
-
-def _mentions(term: smt.Term, inputs: set[int]) -> bool:
-    """Whether some part of a term is one of the inputs."""
-    return any(one.get_id() in inputs for one in _parts(term))
 
 
 def _parts(term: smt.Term) -> Iterator[smt.Term]:
