@@ -17,10 +17,15 @@ INTRO = """# Mutants by machine
 
 `make mutation` changes the models, one place at a time, and asks the checks of the contracts. A mutant is **killed**
 when a check answers otherwise than on the unmutated models. **refuted**: the check found a counterexample, or an
-expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, or did not end within
-the time limit of its contract; a gate fails on that too. **equivalent**: no check that was asked kills it, and
-everything observable is shown to be the same, within the bounds that are stated. **survived**: the rest. After six
-seconds of checks that do not kill a mutant, it is compared with the original before the others are asked.
+expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, refuted an obligation
+that it does not claim, or did not end within the time limit of its contract; a gate fails on that too. **equivalent**:
+no check that was asked kills it, and everything observable is shown to be the same, within the bounds that are stated.
+**survived**: the rest. After six seconds of checks that do not kill a mutant, it is compared with the original before
+the others are asked.
+
+A check that is expected to be refuted claims that its obligation breaks, by whatever clause. So a mutant that breaks
+another clause of the same obligation is not killed by it. A check that runs out of memory (6 GiB, the sweep's own
+limit) is asked once more. The second time it does not kill.
 
 The operators are those of [cosmic-ray](https://cosmic-ray.readthedocs.io) and these:
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -180,7 +181,7 @@ def test_a_late_check_is_asked_once_more_with_the_time_limit_of_its_contract(mon
 
     monkeypatch.setattr(run, "forked", answer)
     monkeypatch.setattr(run, "equivalent", lambda *of: {"answer": "different", "why": "numbers"})
-    check = {"id": "K-1", "expect": "holds", "time_limit": 60.0}
+    check = {"id": "K-1", "expect": "holds", "time_limit": 60.0, "obligations": ["X"]}
     row = {"check": check, "baseline": {"outcome": "HOLDS", "clause": "", "cpu": 1.0}}
     job = {"root": ".", "path": LOOP, "text": "", "checks": [row], "loose": {}}
     assert run.run_job(job)["survived"] is True
@@ -190,7 +191,7 @@ def test_a_late_check_is_asked_once_more_with_the_time_limit_of_its_contract(mon
 
 
 def test_what_equals_the_original_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"check": {"id": f"K-{i}", "expect": "holds", "time_limit": 60.0}} for i in range(9)]
+    rows = [{"check": {"id": f"K-{i}", "expect": "holds", "time_limit": 60.0, "obligations": ["X"]}} for i in range(9)]
     before = {"outcome": "HOLDS", "clause": "", "cpu": run.PATIENCE / 2 + 0.1, "reason": ""}
     answers = {"equivalent": 2, "different": 9}
     monkeypatch.setattr(run, "forked", lambda work, limit: before)
@@ -210,7 +211,8 @@ def test_a_second_killer_is_asked_of_the_other_checks(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(run, "_mutated", refutes)
     before = {"outcome": "HOLDS", "clause": "", "cpu": 0.1}
-    checks = [{"check": {"id": f"K-{i}", "expect": "holds"}, "baseline": before} for i in (2, 3, 4)]
+    rows = [{"id": f"K-{i}", "expect": "holds", "obligations": ["X"]} for i in (2, 3, 4)]
+    checks = [{"check": check, "baseline": before} for check in rows]
     first = {"check": "K-1", "how": "refuted", "clause": "X", "why": ""}
     said = run.run_job({"root": ".", "path": LOOP, "text": "", "checks": checks, "wanted": 2, "killers": [first]})
     assert [k["check"] for k in said["killers"]] == ["K-1", "K-3"]
@@ -250,12 +252,49 @@ def test_checks_of_a_table_are_those_that_use_it() -> None:
         (("HOLDS", ""), ("REFUTED", "X"), "refuted"),
         (("HOLDS", ""), ("TIMEOUT", ""), "not green"),
         (("REFUTED", "X"), ("REFUTED", "X"), ""),
-        (("REFUTED", "X"), ("REFUTED", "Y"), "refuted"),
+        (("REFUTED", "X"), ("REFUTED", "X/fp16"), ""),
+        (("REFUTED", "X"), ("REFUTED", "Z"), ""),
+        (("REFUTED", "X"), ("REFUTED", "Y"), "not green"),
         (("REFUTED", "X"), ("HOLDS", ""), "holds"),
+        (("HOLDS", ""), ("ERROR", ""), "not green"),
     ],
 )
 def test_another_answer_kills(before: tuple[str, str], after: tuple[str, str], how: str) -> None:
-    assert run.killed(*({"outcome": o, "clause": c} for o, c in (before, after))) == how
+    """A refuted check claims that an obligation of its own breaks: here X or Z."""
+    ours, theirs = ({"outcome": o, "clause": c, "reason": ""} for o, c in (before, after))
+    assert run.killed({"obligations": ["X", "Z"]}, ours, theirs) == how
+
+
+@pytest.mark.parametrize("again", ["HOLDS", "ERROR", "REFUTED"])
+@pytest.mark.parametrize(
+    "reason", ["the check ran out of memory", "MemoryError: ", "the backend raised Z3Exception: out of memory"]
+)
+def test_a_check_without_memory_is_asked_once_more(monkeypatch: pytest.MonkeyPatch, reason: str, again: str) -> None:
+    said = {"clause": "", "cpu": 1.0, "reason": reason}
+    answers = [said | {"outcome": "ERROR"}, said | {"outcome": again}]
+    monkeypatch.setattr(run, "forked", lambda work, limit: answers.pop(0))
+    monkeypatch.setattr(run, "equivalent", lambda *of: {"answer": "different", "why": "numbers"})
+    check = {"id": "K-1", "expect": "holds", "time_limit": 60.0, "obligations": ["X"]}
+    row = {"check": check, "baseline": {"outcome": "HOLDS", "clause": "", "cpu": 1.0}}
+    killers = run.run_job({"root": ".", "path": LOOP, "text": "", "checks": [row], "loose": {}})["killers"]
+    assert ([k["how"] for k in killers], answers) == (["refuted"] if again == "REFUTED" else [], [])
+
+
+def too_much() -> dict[str, Any]:
+    """More than a child may have."""
+    return {"bytes": len(bytearray(2 * run.MEMORY))}
+
+
+def ended_from_outside() -> dict[str, Any]:
+    """What the kernel does where the machine has no memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+@pytest.mark.parametrize("work", [too_much, ended_from_outside])
+def test_a_child_without_memory_says_so(work: Callable[[], dict[str, Any]]) -> None:
+    assert run.out_of_memory(run.forked(work, 60.0))
+    assert not run.out_of_memory(run.forked(lambda: {}["a crash"], 60.0))
 
 
 # -- Equivalence

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -39,6 +40,17 @@ UP_TO_BY_INDUCTION = f"{UP_TO} by induction"
         (Scope(3, ("elements",), base=1, step=1, sizes=(2,)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
         (Scope(3, ("transitions",), base=1, step=1, sizes=(2, 3)), Reach.BOUNDED, OF_TWO_AND_THREE),
         (Scope(3, direct=1, sizes=(1,)), Reach.BOUNDED, "proved for all values of 1 element"),
+        (
+            Scope(3, base=1, step=1, fixed=("eps = 0",)),
+            Reach.BOUNDED,
+            "proved for every input with eps = 0 by induction",
+        ),
+        (
+            Scope(3, direct=1, sizes=(2,), fixed=("a = 1", "b = 2")),
+            Reach.BOUNDED,
+            "proved for all values of 2 elements with a = 1 and b = 2",
+        ),
+        (Scope(3, ("transitions", "n"), base=1, step=1, fixed=("eps = 0",)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
         (Scope(3, other=1, sizes=(2,)), Reach.BOUNDED, UP_TO),
         (Scope(3, base=0, step=1, direct=1), Reach.BOUNDED, UP_TO),
         (Scope(3, ("transitions",), base=1, step=1, other=1), Reach.BOUNDED, UP_TO),
@@ -116,6 +128,13 @@ def up_to_n(k: Any, subject: Any) -> None:
     induction(k, subject)
 
 
+def at_a_constant(k: Any, subject: Any) -> None:
+    """An induction at one value of a subject's input."""
+    y = k.real("y")
+    k.scenario(Rates(y, Fraction(1, 8)))
+    induction(k, subject)
+
+
 def at_two_sizes(k: Any, subject: Any) -> None:
     """An induction at sizes of the harness's own choice."""
     k.choose("size", [2, 3])
@@ -126,6 +145,15 @@ def at_two_shapes(k: Any, subject: Any) -> None:
     """An induction at pairs of sizes."""
     k.choose("shape", [("a", 2), ("b", 3)])
     induction(k, subject)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Inputs of a subject."""
+
+    decay: Any
+    rate: Any
+    limit: float = 1.0
 
 
 class Side(Enum):
@@ -191,6 +219,29 @@ def two_by_name(k: Any, subject: Any) -> None:
     k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
 
 
+def two_by_a_number_in_the_name(k: Any, subject: Any) -> None:
+    """The elements are drawn in a loop, by names without brackets."""
+    x, y = tuple(k.real(f"g{t}") for t in range(2))
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def two_by_a_function(k: Any, subject: Any) -> None:
+    """The elements are drawn by a function of their number."""
+
+    def draw(i: int) -> Any:
+        return k.real(f"gradient {i} of x")
+
+    x, y = draw(1), draw(2)
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def two_that_have_names(k: Any, subject: Any) -> None:
+    """Two numbers that are no list, though their names end with a number."""
+    x, y = (k.real(name) for name in ("beta1", "beta2"))
+    z, w = k.real("c1"), k.real("c2")
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y + z + w))
+
+
 def as_many_as_a_bound(k: Any, subject: Any) -> None:
     """The length of the list is a bound."""
     x = k.reals("x", k.bound("n"))
@@ -247,6 +298,10 @@ def pinned_on_the_first_path(k: Any, subject: Any) -> None:
         (two_floats_in_the_base, ("transitions",), OF_TWO),
         (two_in_the_step, ("transitions",), OF_TWO),
         (two_by_name, ("transitions",), OF_TWO),
+        (two_by_a_number_in_the_name, ("transitions",), OF_TWO),
+        (two_by_a_function, ("transitions",), OF_TWO),
+        (two_that_have_names, ("transitions",), BY_INDUCTION),
+        (at_a_constant, ("transitions",), "proved for every input with limit = 1.0 and rate = 1/8 by induction"),
         (as_many_as_a_bound, ("transitions", "n"), UP_TO_BY_INDUCTION),
         (by_a_forced_decision, (), "checked at 1 chosen value"),
         (at_a_pinned_number, (), "checked at 1 chosen value"),
@@ -281,6 +336,42 @@ def test_an_induction_of_which_a_part_asks_nothing_is_vacuous(base: Any, step: A
 
     finding = found(harness, "transitions")
     assert (finding.outcome, finding.reason) == (Outcome.VACUOUS, f"{part} asks nothing of what is free")
+
+
+def empty_base_on_a_path(k: Any, check: Callable[[], None], x: Any) -> None:
+    """On one path of two the base asks nothing."""
+    base = k.choose("base", ["asked", "empty"])
+    k.inductive(lambda: check() if base == "asked" else None, lambda: doubles(k, lambda x: x + x, x))
+
+
+def empty_second_base(k: Any, check: Callable[[], None], x: Any) -> None:
+    """The second induction of two has an empty base."""
+    k.inductive(check, lambda: doubles(k, lambda x: x + x, x))
+    k.inductive(lambda: None, lambda: doubles(k, lambda x: x + x, k.real("z")))
+
+
+@pytest.mark.parametrize("harness", [empty_base_on_a_path, empty_second_base])
+def test_a_base_of_another_path_or_induction_is_no_base(harness: Any) -> None:
+    def asks(k: Any, subject: Any) -> None:
+        harness(k, lambda: k.check("C", subject(0) == 0), k.real("x"))
+
+    finding = found(asks, "transitions")
+    words = "the base of an induction asks nothing of what is free"
+    assert (finding.outcome, finding.reason) == (Outcome.VACUOUS, words)
+
+
+def test_a_base_that_asks_on_one_side_of_its_own_decision_is_one() -> None:
+    def harness(k: Any, subject: Any) -> None:
+        x = k.real("x")
+
+        def base() -> None:
+            if x > 0:
+                k.check("C", subject(0) == 0)
+
+        k.inductive(base, lambda: doubles(k, subject, x))
+
+    finding = found(harness, "transitions")
+    assert (finding.outcome, Scope(**finding.stats["scope"]).label) == (Outcome.HOLDS, BY_INDUCTION)
 
 
 def test_a_direct_claim_that_asks_nothing_is_vacuous() -> None:
@@ -495,6 +586,16 @@ def test_a_number_that_takes_two_values_is_not_free_and_a_word_that_does_is() ->
     assert rows["rate"] == (False, ["1", "4"])
     assert {name for name, (free, _) in rows.items() if free} == {"count", "name", "skip", "on"}
     assert rows["skip"][1] == ["[1]", "[4]"]
+
+
+def test_several_constants_on_one_path_are_constants() -> None:
+    """Counts 1, 2, 3 of three micro-batches are one case; three cases are several."""
+    rows = freed(lambda k: k.scenario([Setup(0, (), count=i) for i in (1, 2, 3)]))
+    assert rows["count"] == (False, ["1", "2", "3"])
+    rows = freed(lambda k: k.scenario([Setup(0, (), count=i + 1) for i in range(k.choose("n", [1, 2]))]))
+    assert rows["count"] == (False, ["1", "2"])
+    rows = freed(lambda k: k.scenario([Setup(0, (), count=i) for i in (1, k.choose("count", [2, 3]))]))
+    assert rows["count"] == (True, ["1", "2", "3"])
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
