@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ def simplest(low: Fraction, high: Fraction) -> Fraction:
     return floor + 1 / simplest(1 / (high - floor), 1 / (low - floor))
 
 
+@lru_cache(maxsize=4096)
 def snapped(x: float) -> Fraction:
     """The rational that a finite float stands for: itself when nothing simpler is near enough."""
     exact = Fraction(x)
@@ -161,8 +163,10 @@ class Interpreter(Moves):
         self.reduced: dict[int, tuple[Combination, str]] = {}
         self.numbers: dict[int, float] = {}
         self.locations: dict[int, Location] = {}
-        self.snap: dict[float, Fraction] | None = None
-        """The float constants that were read as the rationals that they stand for, where a run asks for it."""
+        self.snap = False
+        """Whether float constants are read as the rationals that they stand for."""
+        self.near: dict[float, Fraction] = {}
+        """The float constants that stand for another rational than the one that they are."""
         self.integers = False
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
@@ -180,10 +184,10 @@ class Interpreter(Moves):
     def exact(self, number: Any) -> Fraction | None:
         """A Python number as the rational that it is, or that it stands for."""
         found = exact(number)
-        if found is None or self.snap is None or isinstance(number, int) or (near := snapped(number)) == found:
+        if found is None or isinstance(number, int) or (near := snapped(number)) == found:
             return found
-        self.snap[number] = near
-        return near
+        self.near[number] = near
+        return near if self.snap else found
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
