@@ -60,9 +60,9 @@ class Attempt:
 
     @property
     def decided(self) -> bool:
-        """Whether every obligation that applies holds, or is refuted whatever rationals constants stand for."""
+        """Whether every obligation that applies holds, or is refuted however constants and counts are read."""
         left = [result for result in self.results if result.applies and result.outcome is not Outcome.HOLDS]
-        final = self.hints.snap or not self.near
+        final = (self.hints.snap or not self.near) and (self.hints.integers or not self.ours.facts.reads)
         return all(r.outcome is Outcome.REFUTED and (final or r.domain != DOMAIN) for r in left)
 
     @property
