@@ -169,10 +169,10 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
         error = unobserved(step, run)
     if group.end(error):
         return False
-    mine = [list(each.values()) for each in followed.engine.numbers.gradients]
+    mine = [list(each.numbers().values()) for each in followed.facts.updates]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
-    same = partial(same_gradients, narrow=followed.engine.numbers.narrow)
+    same = partial(same_gradients, narrow=followed.facts.below is not None)
     return len(seen) == len(mine) and all(map(same, seen, mine))
 
 

@@ -18,7 +18,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
-from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, RunFacts, Update, difference
+from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
 from gradproof.shadow.whole.runs import Real
@@ -94,11 +94,8 @@ class Judge(Judging):
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
         self.help = LOOK if self.real else HELP
-        self.mine, self.other = (
-            engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
-        )
         self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
-        self.facts = ours.facts
+        self.facts, self.other = ours.facts, full.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
         self.paired = len(self.updates) == len(self.theirs)
         self.sizes = [run.effective_batch_size] * run.windows
@@ -117,7 +114,7 @@ class Judge(Judging):
     @cached_property
     def first(self) -> tuple[int, Difference] | None:
         """The first optimizer step whose gradients differ in numbers."""
-        every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.updates)))
+        every = ((at, difference(self.facts, self.other, at)) for at in range(len(self.updates)))
         return next(((at, found) for at, found in every if found is not None), None)
 
     @property
@@ -180,7 +177,7 @@ class Judge(Judging):
         if self.run.accum_steps == 1:
             yield Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
-        if alike and self.facts.operators == self.full.facts.operators:
+        if alike and self.facts.operators == self.other.operators:
             yield Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.updates:
             yield Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
@@ -232,7 +229,7 @@ class Judge(Judging):
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
-        ours, full = self.facts, self.full.facts
+        ours, full = self.facts, self.other
         last = self.updates[-1].location
         for update in self.updates:
             if self.foreign(term for value in update.values() for term in value):
@@ -335,7 +332,7 @@ class Judge(Judging):
         """What speaks against samples that are each in one window."""
         ours = self.facts
         yield from self._counts()
-        if (ours.again | self.full.facts.again) & self.terms.reached(self._summands()):
+        if (ours.again | self.other.again) & self.terms.reached(self._summands()):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
             yield reason, ours.updates[-1].location
         if ours.repeated is not None and self.cycles == 1:
@@ -387,7 +384,7 @@ class Judge(Judging):
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
-        ours, full = self.facts, self.full.facts
+        ours, full = self.facts, self.other
         last = self.updates[-1].location
         yield from self._counts()
         if len(self.updates) != self.asked:
@@ -532,7 +529,7 @@ class Judge(Judging):
         """A line that scaled a gradient by a norm, of which nothing came to a step."""
         values = [value for update in (*self.updates, *self.theirs) for value in update.values()]
         applied = {scalar for value in values for scalar in self.terms.common(value)}
-        for scalar, location in (*self.facts.scaled.items(), *self.full.facts.scaled.items()):
+        for scalar, location in (*self.facts.scaled.items(), *self.other.scaled.items()):
             if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
                 return location
         return None

@@ -373,9 +373,9 @@ class OneRun(Judging):
         """What speaks against having seen every sum over micro-batches."""
         yield from self._rootless()
         runs = map(self._micro_batches, self.engine.runs)
-        if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
+        if self.facts.below is not None and (self.engine.by_pass or overlap([*runs])):
             reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
-            yield reason, self.engine.narrowed
+            yield reason, self.facts.below
 
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""

@@ -28,7 +28,7 @@ class Reported:
 
     def __init__(self, judge: Judge) -> None:
         self.judge, self.terms, self._result = judge, judge.terms, partial(judge._result, LOSS)
-        self.ours, self.full, self.mine, self.other = judge.ours, judge.full, judge.mine, judge.other
+        self.ours, self.full, self.mine, self.other = judge.ours, judge.full, judge.facts, judge.other
 
     def _open(self, reason: str) -> Result:
         return self._result(Outcome.UNKNOWN, reason)
@@ -110,7 +110,7 @@ class Reported:
 
         One number for each window is made of that window; another may be made of all windows.
         """
-        roots = roots_of(self.full.facts).items()  # where several optimizers step in a window, it is still one
+        roots = roots_of(self.other).items()  # where several optimizers step in a window, it is still one
         totals = [added(own) for _, own in sorted(roots)]
         if not totals:
             return True
@@ -155,7 +155,7 @@ class Reported:
 
     def far(self, mine: float, other: float) -> bool:
         """Whether two losses differ by more than rounding."""
-        allowed = 1e-1 if self.mine.narrow or self.other.narrow else 1e-3
+        allowed = 1e-1 if self.mine.below or self.other.below else 1e-3
         return abs(mine - other) > allowed * max(abs(mine), abs(other))
 
     def _refuted(self, reason: str, location: Location, **numbers: float) -> Result:

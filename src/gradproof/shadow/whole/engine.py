@@ -86,7 +86,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.left: dict[int, Location] = {}
-        self.narrowed: Location | None = None
         self.exports = 0
         self.optimizers: list[Any] = []
         self.last: dict[int, int] = {}
@@ -475,8 +474,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
-        if tensor.dtype in NARROW and self.narrowed is None:
-            self.narrowed = self.location()
+        if tensor.dtype in NARROW and self.facts.below is None:
+            self.facts.below = self.location()
         whole = tensor.dtype in SHORT and any(self.terms.trained[term] for part in value.parts for term in part)
         if whole or tensor.dtype in NARROW:
             self._narrow(tensor, value)

@@ -7,7 +7,7 @@ compared as they are.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -49,6 +49,8 @@ class Update:
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
     passes since the step before of this optimizer, which has the number `optimizer`. `order`: its parameters.
     `begun_with`: the gradients that were there when the first of them began.
+    Numbers: `weights` before the step, `moved` behind it, `begun` those of `begun_with`, learning `rates`. `peak`: the
+    largest of a gradient while the window was summed; what scaled the gradients after that scales it as well.
     """
 
     location: Location
@@ -59,6 +61,11 @@ class Update:
     begun_with: Mapping[str, Combination] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     optimizer: int = 0
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    moved: dict[str, torch.Tensor] = field(default_factory=dict)
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
+    peak: float = 0.0
 
     def values(self) -> list[Combination]:
         """What its gradients are made of."""
@@ -132,7 +139,9 @@ class RunFacts:
     scalars by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data
     held. `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
     parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
-    are registered, or sampled, and the words that say so.
+    are registered, or sampled, and the words that say so. `below`: where a tensor below fp32 was made first. `last`,
+    `last_rates`: the numbers of parameters, and learning rates, at the end. `passed`: what the backward passes of each
+    window began with, in numbers.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -160,6 +169,35 @@ class RunFacts:
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
     assumed: Mapping[str, str] = field(default_factory=dict)
+    below: Location | None = None
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
+    last_rates: list[float] = field(default_factory=list)
+    passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses of the windows. Where several optimizers step in a window, the passes come before the first."""
+        return [loss for loss in self.passed.values() if loss]
+
+    @property
+    def rates(self) -> list[list[float]]:
+        """The learning rates of each step, and those at the end."""
+        return [*(update.rates for update in self.updates), self.last_rates]
+
+    def heard(self, name: str, of: torch.Tensor) -> torch.Tensor:
+        """Numbers of a parameter whose gradients are more than rounding beside the others, once at least.
+
+        Of an optimizer that divides by the size of gradients the rest is rounding as well.
+        """
+        every = [update.numbers() for update in self.updates]
+        steps = [(step[name], largest([*step.values()])) for step in every if name in step]
+        masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
+        return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
+
+    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors differ by more than rounding."""
+        allowed = CLOSE if self.below is None else NARROW
+        return bool(((mine - other).abs() > allowed * largest([other])).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,62 +220,6 @@ class Hints:
 
 
 # -- Numbers.
-
-
-@dataclass(slots=True)
-class Numbers:
-    """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
-
-    `weights` are those before each step, `after` those behind it, `begun` the
-    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `passed`: what
-    the passes before each step began with. `peaks`: the largest number of a gradient while its window was summed;
-    what scaled the gradients after the last backward pass scales it as well. `ends`: the largest after that pass.
-    """
-
-    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    after: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    begun: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    rates: list[list[float]] = field(default_factory=list)
-    passed: list[float] = field(default_factory=list)
-    last: dict[str, torch.Tensor] = field(default_factory=dict)
-    peaks: dict[int, float] = field(default_factory=dict)
-    ends: dict[int, float] = field(default_factory=dict)
-    narrow: bool = False
-
-    def heard(self, name: str, of: torch.Tensor) -> torch.Tensor:
-        """Numbers of a parameter whose gradients are more than rounding beside the others, once at least.
-
-        Of an optimizer that divides by the size of gradients the rest is rounding as well.
-        """
-        steps = [(step[name], largest([*step.values()])) for step in self.gradients if name in step]
-        masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
-        return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
-
-    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors differ by more than rounding."""
-        allowed = NARROW if self.narrow else CLOSE
-        return bool(((mine - other).abs() > allowed * largest([other])).any())
-
-    def ended(self, window: int, held: Sequence[torch.Tensor]) -> None:
-        """A backward pass of a window has ended."""
-        self.ends[window] = largest(held)
-        self.peaks[window] = max(self.ends[window], self.peaks.get(window, 0.0))
-
-    def stepping(self, window: int) -> None:
-        """An optimizer applies the gradients of a window."""
-        if self.ends.get(window):
-            self.peaks[window] *= largest(list(self.gradients[-1].values())) / self.ends[window]
-
-    def root(self, window: int, value: float) -> None:
-        """A backward pass of a window begins at a loss."""
-        self.passed += [0.0] * (window + 1 - len(self.passed))
-        self.passed[window] += value
-
-    @property
-    def losses(self) -> list[float]:
-        """The losses of the windows. Where several optimizers step in a window, the passes come before the first."""
-        return [loss for loss in self.passed if loss]
 
 
 def shaped(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
@@ -291,19 +273,18 @@ class Difference:
         }
 
 
-def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -> Difference | None:
+def difference(ours: RunFacts, full: RunFacts, at: int, weights: bool = False) -> Difference | None:
     """The gradient, or weight, of an optimizer step that differs most, where one does by more than rounding.
 
     A difference is relative to the largest number of the step.
     """
-    sides = [getattr(numbers, what) for numbers in (ours, full)]
-    if any(at >= len(side) for side in sides):
+    if at >= min(len(ours.updates), len(full.updates)):
         return None
-    mine, other = (side[at] for side in sides)
-    narrow = what == "gradients" and (ours.narrow or full.narrow)
+    steps = [ours.updates[at], full.updates[at]]
+    mine, other = (step.weights if weights else step.numbers() for step in steps)
+    narrow = not weights and (ours.below or full.below) is not None
     allowed = NARROW if narrow else CLOSE if at == 0 else LATER
-    peaks = [numbers.peaks.get(at, 0.0) for numbers in (ours, full)] if what == "gradients" else []
-    top = max([largest([*mine.values(), *other.values()]), *peaks])
+    top = max(largest([*mine.values(), *other.values()]), *(0.0 if weights else step.peak for step in steps))
     found: Difference | None = None
     for name in mine.keys() & other.keys():
         if mine[name].shape != other[name].shape or not top or not mine[name].numel():

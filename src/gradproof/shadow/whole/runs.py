@@ -23,7 +23,7 @@ from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
-from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
+from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
@@ -210,11 +210,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.states: set[tuple[Any, ...]] = set()
         self.repeats = False
         self.busy = 0
-        self.numbers = Numbers()
         self.events = LoopEvents(self)
         self.passes_before = 0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
+        self.peak = self.top = 0.0
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -434,18 +434,20 @@ class Real(Called):  # type: ignore[no-untyped-call]
             own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
             self.events.began(own[0] if own else None)
             for root in own:
-                self.numbers.root(self.window, float(root))
+                self.facts.passed[self.window] += float(root)
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
         with self.aside():
             super().ended(found)
-            self.numbers.ended(self.window, [sampled(grad) for grad in self.present()])
+            self.top = largest([sampled(grad) for grad in self.present()])
+            self.peak = max(self.top, self.peak)
             if self.stepping:
-                own = params_of(self.optimizers[self.facts.updates[-1].optimizer])
+                update = self.facts.updates[-1]
+                own = params_of(self.optimizers[update.optimizer])
                 self.events.stepping(own)
-                self.numbers.weights[-1] = {self.name(p): sampled(p) for p in own}
-                self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
+                update.weights = {self.name(p): sampled(p) for p in own}
+                update.peak = max(self.top, update.peak)
             self.look("parameter", "gradient")
 
     def before_step(self, optimizer: Any) -> None:
@@ -457,16 +459,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().before_step(optimizer)
             own = params_of(optimizer)
             self.events.stepping(own)
-            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-            self._stepping(self.facts.updates[-1], own, rates)
-            self.numbers.stepping(self.window)
+            update = self.facts.updates[-1]
+            update.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            self.peak *= largest([*update.numbers().values()]) / self.top if self.top else 1.0
+            self._stepping(update, own)
 
-    def _stepping(self, update: Update, own: list[torch.Tensor], rates: list[float]) -> None:
-        """Keep the numbers of a step: the gradients, and the parameters before it."""
-        self.numbers.begun.append(self.begun)
-        self.numbers.gradients.append(update.numbers())
-        self.numbers.weights.append({self.name(p): sampled(p) for p in own})
-        self.numbers.rates.append(rates)
+    def _stepping(self, update: Update, own: list[torch.Tensor]) -> None:
+        """Keep the numbers of a step: the parameters before it, and what was summed."""
+        update.begun, update.weights = self.begun, {self.name(p): sampled(p) for p in own}
+        update.peak, self.peak, self.top = self.peak, 0.0, 0.0
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
@@ -474,15 +475,14 @@ class Real(Called):  # type: ignore[no-untyped-call]
             if self.late is not None:
                 self.lose("a gradient is written after the optimizer was called, and before it steps", self.late)
             super().after_step(optimizer)
-            self.numbers.after.append({self.name(p): sampled(p) for p in params_of(optimizer)})
+            self.facts.updates[-1].moved = {self.name(p): sampled(p) for p in params_of(optimizer)}
             self.look("parameter", "gradient")
 
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
-            own = [parameter for parameter, _ in self.written_by_hand.values()]
-            self._stepping(self.pending, own, [])
-            self.numbers.after.append(self.numbers.weights[-1])
+            self._stepping(self.pending, [parameter for parameter, _ in self.written_by_hand.values()])
+            self.pending.moved = self.pending.weights
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:
@@ -495,6 +495,5 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.compare(*KEPT)
             super().end()
             every = (group for one in self.optimizers for group in one.param_groups)
-            self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
-            self.numbers.narrow = self.narrowed is not None
-            self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
+            self.facts.last_rates = [float(group["lr"]) for group in every if "lr" in group]
+            self.facts.last = {self.name(p): sampled(p) for p in self.declared.values()}
