@@ -18,11 +18,10 @@ from gradproof.shadow.locations import NOWHERE, Location, raised_at, stated
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, seed
 from gradproof.shadow.verify.step_log import Logging
 from gradproof.shadow.whole.facts import Hints
-from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
-from gradproof.shadow.whole.runs import Called, Real
+from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import made, ran, replaced, ways_out
 

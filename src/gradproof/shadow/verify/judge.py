@@ -19,9 +19,8 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
 from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
-from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
-from gradproof.shadow.whole.runs import Real
+from gradproof.shadow.whole.runs import Fake, Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
 
 if TYPE_CHECKING:

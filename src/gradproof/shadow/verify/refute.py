@@ -18,7 +18,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH, Judge
-from gradproof.shadow.verify.reported import Reported
+from gradproof.shadow.verify.losses import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms

@@ -17,13 +17,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
-from gradproof.shadow.ops.forms import Forms
-from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.draws import Draws
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.interpreter import Call, Draws, Interpreter, Law
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
