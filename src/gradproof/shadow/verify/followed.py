@@ -190,7 +190,7 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
 
 def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
     """The lines of which gradients hold draws, where they hold data of other lines as well."""
-    terms, values = ours.engine.terms, (value for update in ours.facts.updates for value in update.values())
+    terms, values = ours.engine.terms, (value for update in ours.facts.updates for value in update.gradients.values())
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
     drawn = {site for site in sites if any(one.startswith(f"{site} ") for one in met)}
     return drawn if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met) else set()

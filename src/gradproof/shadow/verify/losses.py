@@ -111,12 +111,12 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
     """
     own = False
     for at, update in enumerate(updates):
-        powers = [terms.common(value) for value in update.values() if value]
+        powers = [terms.common(value) for value in update.gradients.values() if value]
         every = {frozenset(s for s, by in own.items() if by == -1 and counted(terms, s)) for own in powers}
         counts = every.pop() if len(every) == 1 else ()
         if len(counts) != 1:
             return None
-        if terms.samples(counts) == terms.summed(update.values()):
+        if terms.samples(counts) == terms.summed(update.gradients.values()):
             own = True
         elif own:
             return at
@@ -175,7 +175,7 @@ class LossTotals:
     def afterwards(self, window: int) -> Powers:
         """The counts by which every gradient of a window is divided, and its losses are not."""
         updates = self.full.facts.updates[window : window + 1]
-        values = [value for update in updates for value in update.values() if value]
+        values = [value for update in updates for value in update.gradients.values() if value]
         losses = roots_of(self.full.facts).get(window, [])
         after, before = (self.terms.common({term: UNIT for one in of for term in one}) for of in (values, losses))
         own = multiplied(after, before, -1).items()

@@ -185,7 +185,7 @@ class OneRun(Judging):
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
-        line, values = window.step.location, {name: held.value for name, held in window.step.gradients.items()}
+        line, values = window.step.location, window.step.gradients
         for run in window.idle:
             yield self._open(EQ, f"a backward pass of window {window.shown} brought no gradient", run.location)
         for lost in sorted(window.own - window.samples):
@@ -337,8 +337,8 @@ class OneRun(Judging):
                 continue
             old |= before.step.leaves
             for parameter, gradient in now.step.gradients.items():
-                earlier = before.step.value(parameter)
-                mine = {terms.bare(term)[0] for term in gradient.value}
+                earlier = before.step.gradients.get(parameter)
+                mine = {terms.bare(term)[0] for term in gradient}
                 kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 what, line = f"the gradient of {parameter}", now.step.location
@@ -363,7 +363,7 @@ class OneRun(Judging):
         """Parts of gradients that came by no backward pass of their window."""
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                made = {self.terms.bare(term)[0] for term in gradient.value}
+                made = {self.terms.bare(term)[0] for term in gradient}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
                     what = f"a part of the gradient of {parameter} in window {window.shown}"
@@ -381,7 +381,7 @@ class OneRun(Judging):
         """No function but a linear one met the gradient of a part of a window."""
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                for part in self._partial(window, gradient.value) if window.samples == window.own else ():
+                for part in self._partial(window, gradient) if window.samples == window.own else ():
                     reason = f"the gradient of {parameter} in window {window.shown}"
                     reason = f"{reason} was clipped before it was that of the whole window"
                     line = self.engine.laws.locations.get(part, window.step.location)
@@ -393,7 +393,7 @@ class OneRun(Judging):
         yield from self._rootless()
         for window in self.windows:
             line = window.step.location
-            summands = [(name, self.bared(held.value)) for name, held in window.step.gradients.items()]
+            summands = [(name, self.bared(held)) for name, held in window.step.gradients.items()]
             for parameter, bare in ((name, one) for name, bared in summands for one in bared):
                 what, unit = f"the gradient of {parameter} in window {window.shown}", window.top(bare)
                 if unit == SEVERAL:
@@ -412,7 +412,7 @@ class OneRun(Judging):
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
         if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not followed):
             yield "a number that was not followed scaled the gradients of"
-        values = [value for value in window.step.values() if value]
+        values = [value for value in window.step.gradients.values() if value]
         own = [{s: by for s, by in self.terms.common(value).items() if window.clips(s)} for value in values]
         clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
         if not any(own) and self.clips and not clamped:

@@ -107,7 +107,7 @@ class RankJudge:
 
     def exchanged(self) -> list[Steps]:
         """The optimizer steps of the run by micro-batches, of every rank."""
-        grads = [{name: gradient.value for name, gradient in update.gradients.items()} for update in self.updates]
+        grads = [update.gradients for update in self.updates]
         after = [{name: self.terms.of(term) for name, term in update.after.items()} for update in self.updates]
         own = [shared(value) for step in (*grads, *after) for value in step.values()]
         read = [self._read(at) for at in range(len(self.updates))]
@@ -208,9 +208,9 @@ class RankJudge:
             return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
         counted = self.ours.facts.reads or self.engine.laws.integers
         for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
-            same = whole.samples[at] == self.terms.summed(other.values())
+            same = whole.samples[at] == self.terms.summed(other.gradients.values())
             for name in [*update.gradients, *(other.gradients.keys() - update.gradients.keys())]:
-                mine, full = update.value(name) or {}, other.value(name) or {}
+                mine, full = update.gradients.get(name, {}), other.gradients.get(name, {})
                 forms = [self._forms(mine), self._forms(full)]
                 if (mine == full) if same else (forms[0] == forms[1]):
                     continue

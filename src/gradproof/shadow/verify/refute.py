@@ -205,13 +205,13 @@ class Refuter(Judge):
 
     def _differs(self, at: int) -> bool:
         """Whether the gradients of a step differ in numbers, or one run hands none where the other has one."""
-        mine, other = (run[at].numbers().keys() if self.paired else () for run in (self.updates, self.theirs))
+        mine, other = (run[at].numbers.keys() if self.paired else () for run in (self.updates, self.theirs))
         return mine != other or difference(self.facts, self.other, at) is not None
 
     def _lost(self, at: int) -> set[int]:
         """The samples that the gradient of some parameter lacks, and has by the full batch."""
         theirs = self.theirs[at].gradients if self.paired else {}
-        pairs = [(gradient.value, self.updates[at].value(name) or {}) for name, gradient in theirs.items()]
+        pairs = [(gradient, self.updates[at].gradients.get(name, {})) for name, gradient in theirs.items()]
         lost = {sample for full, own in pairs for sample in self.terms.summed([full]) - self.terms.summed([own])}
         return lost or self._read(at) - self.samples[at]
 
@@ -223,7 +223,7 @@ class Refuter(Judge):
             if (early and all(early)) or self.idle():
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
-                both = (update.begun_with[name], update.gradients[name].value)
+                both = (update.begun_with[name], update.gradients[name])
                 (old, new), read = (self.terms.summed([value]) for value in both), self._read(at)
                 held, now = map(self.bared, both)
                 # what is the same is no rest where the window read these samples again
@@ -266,7 +266,7 @@ class Refuter(Judge):
             written = any(not e.scaled for e in self.events.of(at, WRITE))
             if update.passes or written or update.optimizer not in {u.optimizer for u in self.updates[:at]}:
                 continue
-            bare, before = ([self.bared(value) for value in self.updates[i].values()] for i in (at, at - 1))
+            bare, before = ([self.bared(value) for value in self.updates[i].gradients.values()] for i in (at, at - 1))
             if any(bare) and bare == before:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 yield self._refuted(STEPS, reason, update.location)
@@ -319,7 +319,7 @@ class Refuter(Judge):
         if not self.paired or self.facts.below or self.other.below or self.first is not None or self.idle():
             return
         for at, (update, other) in enumerate(zip(self.updates, self.theirs, strict=True)):
-            gradients, theirs = update.numbers(), other.numbers()
+            gradients, theirs = update.numbers, other.numbers
             drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
             same = all(name in theirs and shaped(gradients[name], theirs[name], CLOSE) for name in gradients)
             ended = gradients.keys() <= update.moved.keys() & other.moved.keys()
@@ -420,7 +420,7 @@ class Refuter(Judge):
 
     def _repeated(self, at: int) -> bool:
         """Whether a sample is in a gradient several times as often as in the full batch's, and others are missing."""
-        pairs = [(held.value, self.theirs[at].value(name) or {}) for name, held in self.updates[at].gradients.items()]
+        pairs = [(held, self.theirs[at].gradients.get(name, {})) for name, held in self.updates[at].gradients.items()]
         by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
         return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
 
@@ -432,7 +432,7 @@ class Refuter(Judge):
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
         roots = [root for window, root in run.facts.roots if window == at]
-        return roots or run.facts.updates[at].values()
+        return roots or [*run.facts.updates[at].gradients.values()]
 
     def _mixed(self, at: int) -> bool:
         """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""

@@ -20,7 +20,7 @@ from gradproof.shadow.locations import NOWHERE, Location, initialising, user_loc
 from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
+from gradproof.shadow.whole.facts import Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Draws, Interpreter, Law
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
@@ -271,22 +271,27 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         own, number = params_of(optimizer), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
         update = self.kind(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
-        update.optimizer = number
+        update.optimizer, update.numbers = number, self.numbers(own)
         update.order = tuple(self.name(parameter) for parameter in own)
         self.facts.updates.append(update)
         self.last[number] = self.all_passes
         self.stepping, self.passes, self.begun_with = True, 0, {}
 
-    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
-        """The gradients of parameters that have one."""
-        found: dict[str, Gradient] = {}
+    def numbers(self, own: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The numbers of gradients, where there are any."""
+        pairs = ((self.name(p), self.numbers_of(p.grad)) for p in own if p.grad is not None)
+        return {name: found for name, found in pairs if found is not None}
+
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Combination]:
+        """What the gradients of parameters are made of that have one."""
+        found: dict[str, Combination] = {}
         for parameter in own:
             if parameter.grad is not None:
                 value = self.combination(parameter.grad)
                 if not any(self.terms.made_with(scalar, NORMS) for scalar in self.terms.common(value)):
                     value = self.laws.distributed(value)  # else it stays what its norm was made of
                 self.memory.alias(parameter.grad, shared(value))
-                found[self.name(parameter)] = Gradient(self.name(parameter), value, self.numbers_of(parameter.grad))
+                found[self.name(parameter)] = value
         return found
 
     def present(self) -> list[torch.Tensor]:
@@ -349,7 +354,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             optimizer = self.optimizers[update.optimizer]
             update.passes += self.all_passes - self.last[update.optimizer]
             self.last[update.optimizer] = self.all_passes
-            update.gradients = self.gradients(params_of(optimizer))
+            own = params_of(optimizer)
+            update.gradients, update.numbers = self.gradients(own), self.numbers(own)
 
     def broke(self) -> None:
         """A backward pass ended with an exception."""
@@ -501,7 +507,7 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The samples of the gradients that the optimizer of the running step was handed."""
         at = len(self.facts.updates)
         if self.handed[0] != at:
-            self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
+            self.handed = at, self.terms.summed(self.facts.updates[-1].gradients.values())
         return self.handed[1]
 
     # Places

@@ -33,28 +33,21 @@ ROUNDED = 1e-4
 """The relative difference that rounding may make of a loss."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """What an optimizer was handed for one parameter, with the numbers where there are some."""
-
-    name: str
-    value: Combination
-    numbers: Any = None
-
-
 @dataclass(slots=True)
 class Update:
-    """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
+    """One optimizer step: its line, what the gradients are made of, and what the parameters held afterwards (terms).
 
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
     passes since the step before of this optimizer, which has the number `optimizer`. `order`: its parameters.
     `begun_with`: the gradients that were there when the first of them began.
-    Numbers: `weights` before the step, `moved` behind it, `begun` those of `begun_with`, learning `rates`. `peak`: the
-    largest of a gradient while the window was summed; what scaled the gradients after that scales it as well.
+    Where there are numbers: `numbers` of the gradients; `weights` before the step, and as it `moved` them; `begun`, of
+    `begun_with`; learning `rates`. `peak`: the largest of a gradient while the window was summed; what scaled the
+    gradients after that scales it as well.
     """
 
     location: Location
-    gradients: dict[str, Gradient]
+    gradients: dict[str, Combination]
+    numbers: dict[str, torch.Tensor] = field(default_factory=dict)
     after: dict[str, int] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
     passes: int = 0
@@ -66,18 +59,6 @@ class Update:
     begun: dict[str, torch.Tensor] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
     peak: float = 0.0
-
-    def values(self) -> list[Combination]:
-        """What its gradients are made of."""
-        return [gradient.value for gradient in self.gradients.values()]
-
-    def value(self, name: str) -> Combination | None:
-        """What the gradient of a parameter is made of; None where it has none."""
-        return self.gradients[name].value if name in self.gradients else None
-
-    def numbers(self) -> dict[str, Any]:
-        """The numbers of its gradients, as they were handed over."""
-        return {name: held.numbers for name, held in self.gradients.items() if held.numbers is not None}
 
 
 @dataclass(slots=True)
@@ -112,7 +93,7 @@ class RecordedStep(Update):
 
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
-    return set(terms.found((term for value in update.values() for term in value), LEAVES))
+    return set(terms.found((term for value in update.gradients.values() for term in value), LEAVES))
 
 
 @dataclass(slots=True)
@@ -189,8 +170,8 @@ class RunFacts:
 
         Of an optimizer that divides by the size of gradients the rest is rounding as well.
         """
-        every = [update.numbers() for update in self.updates]
-        steps = [(step[name], largest([*step.values()])) for step in every if name in step]
+        every = [update.numbers for update in self.updates if name in update.numbers]
+        steps = [(step[name], largest([*step.values()])) for step in every]
         masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
         return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
 
@@ -281,7 +262,7 @@ def difference(ours: RunFacts, full: RunFacts, at: int, weights: bool = False) -
     if at >= min(len(ours.updates), len(full.updates)):
         return None
     steps = [ours.updates[at], full.updates[at]]
-    mine, other = (step.weights if weights else step.numbers() for step in steps)
+    mine, other = (step.weights if weights else step.numbers for step in steps)
     narrow = not weights and (ours.below or full.below) is not None
     allowed = NARROW if narrow else CLOSE if at == 0 else LATER
     top = max(largest([*mine.values(), *other.values()]), *(0.0 if weights else step.peak for step in steps))

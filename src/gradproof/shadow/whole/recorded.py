@@ -25,7 +25,7 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import Engine
-from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -387,12 +387,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
 
-    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
-        """The gradients of parameters that have one."""
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Combination]:
+        """What the gradients of parameters are made of that have one."""
         found = [parameter for parameter in own if parameter.grad is not None]
         if not all(plain(parameter.grad) for parameter in found if parameter.grad is not None):
             self.lose("a gradient is no plain tensor")
-        return {self.name(p): Gradient(self.name(p), self._gradient(p)) for p in found}
+        return {self.name(p): self._gradient(p) for p in found}
 
     @guarded
     def after_step(self, optimizer: Any) -> None:

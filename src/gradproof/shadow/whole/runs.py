@@ -25,7 +25,7 @@ from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, choosing, tensors_i
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
-from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Update, largest, sampled
+from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
@@ -93,6 +93,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if self.pending is not None and parameter is not None and id(parameter) not in self.written_by_hand:
             self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
             self.pending.gradients |= self.gradients([parameter])
+            self.pending.numbers |= self.numbers([parameter])
         return parameter is not None
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
@@ -110,7 +111,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         written = [parameter for parameter, _ in own.values()]
         for parameter, before in own.values():
             added = plus(self.combination(parameter), before, -UNIT)
-            update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
+            update.gradients.setdefault(self.name(parameter), added)
         update.order = tuple(map(self.name, written))
         self.facts.updates.append(update)
         copies = [self.memory.alike(self.value(parameter)) for parameter in written]
@@ -464,7 +465,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.events.stepping(own)
             update = self.facts.updates[-1]
             update.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-            self.peak *= largest([*update.numbers().values()]) / self.top if self.top else 1.0
+            self.peak *= largest([*update.numbers.values()]) / self.top if self.top else 1.0
             self._stepping(update, own)
 
     def _stepping(self, update: Update, own: list[torch.Tensor]) -> None:
