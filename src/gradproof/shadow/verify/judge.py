@@ -69,7 +69,7 @@ class Judging:
 
     def width(self, objections: Objections) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        for location, dtype, sums in sorted(self.facts.narrow, key=lambda one: not one[2]):
+        for location, dtype, sums, _ in sorted(self.facts.narrow, key=lambda one: not one[2]):
             if sums:
                 reason, help = f"a {dtype} tensor holds a sum over micro-batches", "accumulate in float32"
                 return self._result(WIDTH, Outcome.REFUTED, reason, location, help)

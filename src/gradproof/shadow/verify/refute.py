@@ -379,9 +379,9 @@ class Refuter(Judge):
     def narrowed(self) -> Refutations:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
         writes = {event.location for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
-        turns = Counter((location, window) for location, window, _ in self.facts.narrowed)
+        turns = Counter((location, at[0]) for location, at in {(line, at) for line, _, _, at in self.facts.narrow})
         writes |= {location for (location, _), count in turns.items() if count > 1}
-        for location, dtype, _ in self.facts.narrow:
+        for location, dtype, *_ in self.facts.narrow:
             if location in writes:
                 yield self._refuted(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", location)
 
@@ -412,8 +412,11 @@ class Refuter(Judge):
     def _restarted(self) -> Refutations:
         """Every window is computed from the same samples, although there are others."""
         samples, sources = self.samples, self.facts.sources
-        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1 or self._others_read(samples[0]):
+        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1:
             return
+        met = (owner for owner, trained in zip(self.terms.owners, self.terms.trained, strict=True) if trained)
+        if any(owner >= 0 and owner not in samples[0] for owner in met):
+            return  # a parameter meets data of other samples, in a validation pass
         if all(found == samples[0] for found in samples) and max(sources.values(), default=0) >= 2 * len(samples[0]):
             reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
             yield self._refuted(DATA, reason, self.events.first)
@@ -423,11 +426,6 @@ class Refuter(Judge):
         pairs = [(held, self.theirs[at].gradients.get(name, {})) for name, held in self.updates[at].gradients.items()]
         by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
         return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
-
-    def _others_read(self, samples: set[int]) -> bool:
-        """Whether a parameter meets data of other samples: in a validation pass."""
-        met = (owner for owner, trained in zip(self.terms.owners, self.terms.trained, strict=True) if trained)
-        return any(owner >= 0 and owner not in samples for owner in met)
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""

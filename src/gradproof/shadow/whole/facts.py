@@ -115,22 +115,21 @@ class RunFacts:
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: where whole
     numbers of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of
-    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrowed`: the lines
-    of `narrow`, with the step and the backward passes before. `lines`: those of the backward passes. `scaled`: the
-    scalars by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data
-    held. `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
-    parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
-    are registered, or sampled, and the words that say so. `below`: where a tensor below fp32 was made first. `last`,
-    `last_rates`: the numbers of parameters, and learning rates, at the end. `passed`: what the backward passes of each
-    window began with, in numbers.
+    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that
+    store a sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before.
+    `lines`: those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients.
+    `repeated`: where data from outside hold what earlier data held. `again`: data that a generator drew before.
+    `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss scaler
+    multiplied the gradients of a window. `assumed`: operators whose laws are registered, or sampled, and the words that
+    say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the numbers of parameters, and
+    learning rates, at the end. `passed`: what the backward passes of each window began with, in numbers.
     """
 
     updates: list[Update] = field(default_factory=list)
     reads: list[tuple[Location, str]] = field(default_factory=list)
     lost: list[tuple[Location, str]] = field(default_factory=list)
     coupled: dict[str, Location] = field(default_factory=dict)
-    narrow: list[tuple[Location, str, bool]] = field(default_factory=list)
-    narrowed: set[tuple[Location, int, int]] = field(default_factory=set)
+    narrow: list[tuple[Location, str, bool, tuple[int, int]]] = field(default_factory=list)
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)

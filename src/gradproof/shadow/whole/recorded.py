@@ -208,7 +208,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.awake and not self.closed:
             super().stored(storage)
         else:
-            self.escapes.left(storage, None)
+            self.seen.left(storage, None)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -217,7 +217,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             super()._narrow(tensor, value)
         elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
             super()._narrow(tensor, value)
-            self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
+            self.facts.narrow[known:] = [(at, kind, False, to) for at, kind, _, to in self.facts.narrow[known:]]
 
     def _note(self, target: torch.Tensor) -> None:
         """What a run keeps is not compared with another run."""
@@ -235,18 +235,14 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             made = self._fresh("unknown", shape)
         else:
             held.data = True
-            found = self._number(tensor)
-            made = self._sampled(tensor) if found is None else found
+            found, number = self._number(tensor), self._fetch_of(tensor)
+            made = self.source(tensor, within(tensor)) if found is None else found
+            if found is None:  # rows of samples, or of a table, that a micro-batch meets
+                fetch = self.fetch if number is None else number
+                self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         self.memory.alias(tensor, made)
-        if held.data and self.escapes.reach(tensor):
+        if held.data and self.seen.reach(tensor):
             self.keep("batch", tensor, made)
-        return made
-
-    def _sampled(self, tensor: torch.Tensor) -> Value:
-        """Rows of samples, or of a table, that a micro-batch meets."""
-        made, number = self.source(tensor, within(tensor)), self._fetch_of(tensor)
-        fetch = self.fetch if number is None else number
-        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
@@ -474,7 +470,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         taken: dict[int, int] = {}
         for grad in sorted(self.present(), key=lambda one: one.storage_offset()):
             storage, begin = grad.untyped_storage()._cdata, int(grad.storage_offset())
-            if self.escapes.reach(grad):
+            if self.seen.reach(grad):
                 self.lose("something else can reach the memory of a gradient while a backward pass runs")
             if begin < taken.get(storage, 0):
                 self.lose("two parameters share the memory of their gradients")

@@ -19,6 +19,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import torch
+
 Shape = tuple[int, ...]
 Combination = Mapping[int, Fraction]
 """Term to coefficient, without zeros; the empty combination is zero."""
@@ -341,6 +343,17 @@ def frozen(value: Any) -> Any:
     if isinstance(value, int | str) or value is None:
         return value
     return str(value)
+
+
+def bared(value: Any) -> Any:
+    """An argument as a part of a key, a tensor as a mark."""
+    if type(value) is int or value is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return ("tensor",)
+    if isinstance(value, list | tuple):
+        return tuple(bared(part) for part in value)
+    return frozen(value)
 
 
 def exact(number: Any) -> Fraction | None:

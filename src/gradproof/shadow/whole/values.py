@@ -168,16 +168,13 @@ class Algebra:
         powers = self.terms.common({term: by for part in parts for term in part})
         parts = [self.terms.rescaled(part, multiplied({}, powers, -1)) for part in parts]
         kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
+        kinds = {kid: (self.terms.operators[kid], self.terms.attributes[kid]) for kid in kids}
         solid = [
             part
             for kid, size in zip(kids, shapes, strict=True)
-            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self.solid(kid, size),))
+            for part in (self.terms.kids[kid] if kinds[kid] == ("cat", (axis,)) else (self.solid(kid, size),))
         ]
         return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
-
-    def _joined(self, term: int, axis: int) -> bool:
-        """Whether a term is others side by side along an axis."""
-        return self.terms.operators[term] == "cat" and self.terms.attributes[term] == (axis,)
 
     def solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
