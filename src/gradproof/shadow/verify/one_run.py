@@ -24,7 +24,7 @@ from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
-from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
@@ -63,7 +63,6 @@ class OneRun(Judging):
         self.totals: set[str] = set()
         last: dict[int, int] = {}
         for step in engine.facts.updates:
-            assert isinstance(step, RecordedStep)
             runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
@@ -355,7 +354,7 @@ class OneRun(Judging):
                 yield f"{name} had a gradient when window {window.shown} began", window.step.location
         for steps, name in self.engine.later.items():
             step = self.facts.updates[max(steps - 1, 0)]
-            if name and isinstance(step, RecordedStep):
+            if name:
                 yield f"{name} had a gradient after window {step.window + 1}", step.location
         yield from self._rootless()
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
+from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
@@ -49,7 +49,7 @@ class WindowWeights:
     the losses.
     """
 
-    def __init__(self, terms: Terms, step: RecordedStep, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
+    def __init__(self, terms: Terms, step: Update, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
         self.idle: list[BackwardPass] = []
         self.others = False

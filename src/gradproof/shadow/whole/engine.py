@@ -50,7 +50,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     forms: Forms | None = None
     """What makes the results of operators on tensors without numbers."""
-    kind: type[Update] = Update
     numbers_of: Callable[[torch.Tensor], Any] = staticmethod(lambda _: None)
     """The numbers of a tensor, where there are any."""
 
@@ -340,7 +339,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An optimizer is about to step: keep the gradients that it was handed."""
         own, number = params_of(optimizer), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
-        update = self.kind(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
+        update = Update(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
         update.optimizer, update.numbers = number, self.numbers(own)
         update.order = tuple(self.name(parameter) for parameter in own)
         self.facts.updates.append(update)

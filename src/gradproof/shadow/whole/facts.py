@@ -43,6 +43,8 @@ class Update:
     Where there are numbers: `numbers` of the gradients; `weights` before the step, and as it `moved` them; `begun`, of
     `begun_with`; learning `rates`. `peak`: the largest of a gradient while the window was summed; what scaled the
     gradients after that scales it as well.
+    Of a watched run: its `window`, counted from 0; `since`, `until`: the backward passes before the recording began, or
+    went on, and before the step; `part`: how often it went on after windows that were not recorded.
     """
 
     location: Location
@@ -59,6 +61,10 @@ class Update:
     begun: dict[str, torch.Tensor] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
     peak: float = 0.0
+    since: int = 0
+    until: int = 0
+    window: int = 0
+    part: int = 0
 
 
 @dataclass(slots=True)
@@ -75,20 +81,6 @@ class BackwardPass:
     seeded: bool = False
     returned: bool = False
     emptied: Location | None = None
-
-
-@dataclass(slots=True)
-class RecordedStep(Update):
-    """One optimizer step of a real run, of a window that is counted from 0.
-
-    `since`, `until`: the backward passes before the recording began, or went on, and before the step. `part`: how
-    often it went on after windows that were not recorded.
-    """
-
-    since: int = 0
-    until: int = 0
-    window: int = 0
-    part: int = 0
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:

@@ -27,7 +27,7 @@ from gradproof.shadow.whole.terms import (
     plus,
     times,
 )
-from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+from gradproof.shadow.whole.values import Algebra, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
 NONE = "?"
@@ -153,7 +153,7 @@ def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDA
     return np.pad(known, pairs, constant_values=counts)
 
 
-class Interpreter(Moves):
+class Interpreter(Algebra):
     """Applies laws to the values of a call."""
 
     def __init__(self, terms: Terms) -> None:
@@ -167,8 +167,6 @@ class Interpreter(Moves):
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
         """Whether every label of a loss counts, as far as is known."""
-        self.tallies = False
-        """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
@@ -187,7 +185,7 @@ class Interpreter(Moves):
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
-        terms = list(made.parts[0]) if self.tallies and made.shared else []
+        terms = list(made.parts[0]) if made.shared else []
         each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
         for term, mass in zip(terms, each, strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))

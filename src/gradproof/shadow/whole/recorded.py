@@ -25,7 +25,7 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import Engine
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -58,11 +58,9 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 class Recorded(Engine):  # type: ignore[no-untyped-call]
     """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
 
-    kind = RecordedStep
-
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
-        self.laws.marks = self.laws.tallies = True
+        self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = False
@@ -378,7 +376,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.compare("gradient", "parameter", "tensor")
         super().before_step(optimizer)
         update = self.facts.updates[-1]
-        assert isinstance(update, RecordedStep)
         update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
@@ -450,7 +447,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def emptied(self) -> None:
         """A gradient was zeroed, or taken away."""
         done = self.facts.updates[-1] if self.facts.updates else None
-        if self.runs and not self.inside and not (isinstance(done, RecordedStep) and done.until == len(self.runs)):
+        if self.runs and not self.inside and not (done is not None and done.until == len(self.runs)):
             self.runs[-1].emptied = self.runs[-1].emptied or user_location()
 
     def _gradient(self, parameter: torch.Tensor) -> Combination:

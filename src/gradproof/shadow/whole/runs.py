@@ -62,7 +62,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
         self.laws.snap = {} if hints.snap else None
-        self.laws.integers, self.laws.tallies = hints.integers, True
+        self.laws.integers = hints.integers
         self.pending: Update | None = None
         self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}
 

@@ -159,7 +159,7 @@ class Terms:
             if by is UNIT or by == 1:
                 return term
         order = sorted(combination, key=self.order)
-        by_order = tuple(_exact(combination[term]) for term in order)
+        by_order = tuple(combination[term].as_integer_ratio() for term in order)
         uniform = order == [self.one] or not order
         return self.make("combination", by_order, tuple(order), None if uniform else shape)
 
@@ -280,10 +280,6 @@ class Terms:
             else:
                 known[stack.pop()] = own or any(known[kid] for kid in kids)
         return known[term]
-
-
-def _exact(number: Fraction) -> tuple[int, int]:
-    return (number.numerator, number.denominator)
 
 
 def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combination:
