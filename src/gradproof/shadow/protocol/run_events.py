@@ -102,13 +102,23 @@ class SeenPass:
     hooked: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class SeenEvent:
-    """An event. `about`: what else is known of it, where its window is recorded."""
+@dataclass(slots=True)
+class Event:
+    """An event of a run: its line, and its window, counted from 0; of `check` the optimizer steps before it.
+
+    `watch` knows more `about` it, where the window is recorded. `check` knows the `operator` that wrote, or made, a
+    tensor; whether it was `scaled` by a number that is made of gradients; of a backward pass its `root`, the line that
+    made the number at which it began.
+    """
 
     kind: str
     location: Location
+    window: int = 0
     about: Any = None
+    operator: str = ""
+    root: Location = NOWHERE
+    storage: int = 0
+    scaled: bool = False
 
 
 class RunEvents:
@@ -124,9 +134,9 @@ class RunEvents:
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
         self.more = 0
-        self.seen: dict[int, list[SeenEvent]] = {}
+        self.seen: dict[int, list[Event]] = {}
 
-    def kept(self) -> list[list[SeenEvent]]:
+    def kept(self) -> list[list[Event]]:
         """The events of each recorded window."""
         return [own for number, own in sorted(self.seen.items()) if number in self.recorded]
 
@@ -135,15 +145,15 @@ class RunEvents:
         """Whether the present window is recorded."""
         return self.number in self.recorded
 
-    def keep(self, kind: str, about: Any = None) -> SeenEvent:
+    def keep(self, kind: str, about: Any = None) -> Event:
         """Note an event of the present window; before the first backward pass it belongs to none."""
-        made = SeenEvent(kind, user_location() if self.open else NOWHERE, about)
+        made = Event(kind, user_location() if self.open else NOWHERE, self.number, about)
         if self.open:
             self.seen.setdefault(self.number, []).append(made)
             self.stepped |= kind == STEP
         return made
 
-    def begins(self, held: int = 0) -> SeenEvent:
+    def begins(self, held: int = 0) -> Event:
         """A backward pass begins: the first of a window where a step came before. `held`: gradients that are there."""
         if self.stepped:
             self._close()
@@ -151,7 +161,7 @@ class RunEvents:
             self.open, self.left = True, held
         return self.keep(PASS)
 
-    def wanted(self, event: SeenEvent) -> bool:
+    def wanted(self, event: Event) -> bool:
         """Whether an event is of a recorded window, or the first one after it."""
         return self.on or (self.number - 1 in self.recorded and self.seen[self.number][0] is event)
 
@@ -290,7 +300,7 @@ class WindowDetails:
         owned = self._owned()
         return bool(given) and all(isinstance(t, nn.Parameter) or id(t) in owned for t in given)
 
-    def began(self, event: SeenEvent, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+    def began(self, event: Event, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         """A pass has begun."""
         self.leaves.clear()
         self.reaching.clear()

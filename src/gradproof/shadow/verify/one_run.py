@@ -19,7 +19,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
-from gradproof.shadow.protocol.run_events import SeenEvent
+from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
@@ -533,7 +533,7 @@ class WithEvents:
         if late is not None and not clips:
             yield self._made("GA-INV-005", LATE, late.location)
 
-    def _clips(self, event: SeenEvent) -> bool:
+    def _clips(self, event: Event) -> bool:
         """Whether an event is a clip of some of the optimizer's gradients."""
         return event.kind == kinds.CLIP and bool(event.about & self.ruling.own)
 

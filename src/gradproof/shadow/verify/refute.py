@@ -15,12 +15,13 @@ import torch
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
+from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH, Judge
 from gradproof.shadow.verify.losses import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
-from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent
+from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
 
 if TYPE_CHECKING:
@@ -174,10 +175,10 @@ class Refuter(Judge):
         """Whether each window has one backward pass."""
         return all(update.passes == 1 for update in self.updates)
 
-    def _clips(self, event: LoopEvent) -> bool:
+    def _clips(self, event: Event) -> bool:
         return event.operator.startswith(CLAMPS) or event.scaled
 
-    def _partial(self, at: int) -> list[LoopEvent]:
+    def _partial(self, at: int) -> list[Event]:
         """The writes of a window that clip or unscale its gradients before the last backward pass.
 
         A clip of what is unscaled later is one as well.
