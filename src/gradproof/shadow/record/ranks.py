@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing.connection import wait
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -126,7 +126,7 @@ def perform(job: bytes, environment: Mapping[str, str], result: Path) -> None:
         torch.set_num_threads(1)
         function, payload = pickle.loads(job)
         part = result.with_suffix(".part")
-        part.write_bytes(pickle.dumps(attribute(function)(payload)))
+        part.write_bytes(pickle.dumps(resolve_name(function)(payload)))
         part.rename(result)
         code = 0
     except BaseException as error:
@@ -144,12 +144,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def attribute(name: str) -> Any:
-    """What `module:attribute` names."""
-    module, _, inner = name.partition(":")
-    return getattr(import_module(module), inner)
-
-
 def in_group(job: tuple[str, Any, float]) -> Any:
     """Join a gloo group of all ranks, call the function, and leave the group. `job`: function, payload, seconds."""
     from datetime import timedelta
@@ -159,6 +153,6 @@ def in_group(job: tuple[str, Any, float]) -> Any:
     function, payload, seconds = job
     dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     try:
-        return attribute(function)(payload)
+        return resolve_name(function)(payload)
     finally:
         dist.destroy_process_group()

@@ -220,8 +220,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
+    count = sum(parameter.numel() for parameter in engine.declared.values())
     made.notes = [
-        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
+        f"{count} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}

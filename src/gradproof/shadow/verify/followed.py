@@ -67,14 +67,14 @@ class Followed:
             self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
         self.engine.end()
         self.printed = decimals("".join(printed.texts))
-        self.facts.parameters = sum(t.numel() for t in self.engine.declared.values())
 
     def _returned(self, returned: Any, reading: Reading | None) -> None:
         read = {} if reading is None else reading.plain
         for one in inside(returned):
             if isinstance(one, Carries):
                 one.used = True
-                self._reported(one.value, _plain(one), one.location)
+                plain = math.nan if isinstance(one, UnknownNumber) else float(bare(one))
+                self._reported(one.value, plain, one.location)
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
@@ -99,10 +99,6 @@ def started(kind: Any, hints: Hints, run: Run, *given: Any) -> Any:
     engine = type("Logged", (Logging, kind), {})(*given)
     engine.logs(hints.log, run)
     return engine
-
-
-def _plain(one: Any) -> float:
-    return math.nan if isinstance(one, UnknownNumber) else float(bare(one))
 
 
 def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:

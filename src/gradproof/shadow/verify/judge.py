@@ -196,7 +196,9 @@ class Judge(Judging):
         facts = run.facts
         if facts.reads and not self.real:
             location, how = facts.reads[0]
-            yield Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
+            read = how if " " in how else f"numbers by {how}"
+            read = "a number of a tensor" if how == "_local_scalar_dense" else read
+            yield Outcome.OPAQUE, f"the step reads {read}, and without numbers there is none", location
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
             yield Outcome.OPAQUE, reason, run.raised
@@ -532,7 +534,3 @@ class Judge(Judging):
             if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
                 return location
         return None
-
-
-def _read(how: str) -> str:
-    return "a number of a tensor" if how == "_local_scalar_dense" else how if " " in how else f"numbers by {how}"

@@ -400,9 +400,7 @@ class Reported:
         means = [times(total, Fraction(1, len(window))) for total, window in zip(totals, windows, strict=True)]
         for words, each in (("add up to", totals), ("have the mean of", means)):
             if each and each == list(full):
-                return self.judge._result(
-                    LOSS, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's"
-                )
+                return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
         return self._open(f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched")
 
     def _each(self, ours: Sequence[Combination], full: Sequence[Combination]) -> Result:
@@ -410,9 +408,7 @@ class Reported:
         for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
             what, by = f"returned loss {at + 1}", ratio(mine, other)
             if by is not None:
-                return self.judge._result(
-                    LOSS, Outcome.REFUTED, f"{what} is {by} times the full batch's", self.ours.lines[at]
-                )
+                return self._result(Outcome.REFUTED, f"{what} is {by} times the full batch's", self.ours.lines[at])
             if mine != other:
                 return self._open(f"{what} was not shown to be the full batch's")
             if self.judge.foreign(mine):

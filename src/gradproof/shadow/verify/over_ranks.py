@@ -21,14 +21,14 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.verify.followed import Followed, with_numbers
-from gradproof.shadow.verify.judge import Judge
+from gradproof.shadow.verify.judge import DATA, EQ, LOSS, WIDTH, Judge
 from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, difference, largest, leaves
 from gradproof.shadow.whole.group import Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, ratio
 from gradproof.shadow.whole.values import shared
 
-EQ, DATA, LOSS, WIDTH, SYNC = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-004", "GA-SYNC-001"
+SYNC = "GA-SYNC-001"
 HELP = {
     SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
     EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",

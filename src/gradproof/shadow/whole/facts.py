@@ -135,7 +135,6 @@ class RunFacts:
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
     roots: list[tuple[int, Combination]] = field(default_factory=list)
     kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
-    parameters: int = 0
     final: dict[str, int] = field(default_factory=dict)
     repeated: Location | None = None
     escaped: Location | None = None
