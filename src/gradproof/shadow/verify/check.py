@@ -26,11 +26,10 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Noted, Printed, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
-from gradproof.shadow.verify.followed import Followed, again, unobserved, with_numbers, without_numbers
+from gradproof.shadow.verify.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.verify.losses import of_two_runs
 from gradproof.shadow.verify.over_ranks import agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
-from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
