@@ -26,12 +26,11 @@ from gradproof.shadow.whole.terms import (
     NOBODY,
     ROUNDED,
     UNIT,
-    ZERO,
     Combination,
     Powers,
     Terms,
+    added,
     multiplied,
-    plus,
     ratio,
     times,
 )
@@ -133,14 +132,6 @@ def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through
         found |= terms.operators[term] in counts
         stack += () if terms.operators[term] in counts else terms.kids[term]
     return found and not terms.trained[scalar]
-
-
-def added(values: Iterable[Combination]) -> Combination:
-    """The sum of combinations."""
-    total: Combination = ZERO
-    for one in values:
-        total = plus(total, one)
-    return total
 
 
 class LossTotals:

@@ -173,8 +173,10 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values = [known[id(t)] for t in tensors]
         name = spec.function.removeprefix("_foreach_")
         made = [r if isinstance(r, torch.Tensor) else None for r in results]
+        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
+        overload = (str(getattr(func, "_overloadname", "")), named)
         call = Call(
-            name, args, kwargs, self._template(func, args, kwargs), tensors, values,
+            name, args, kwargs, (*[bared(arg) for arg in args], overload), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
         written = spec.written_in(args, kwargs) if spec.written else []
@@ -214,12 +216,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = None if law is None else self.laws.apply(law, call)
         (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
         return self.laws.opaque(call) if found is None else found
-
-    def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """The arguments that are no tensors, in their places, and the overload."""
-        overload = str(getattr(func, "_overloadname", ""))
-        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
-        return (*[bared(arg) for arg in args], (overload, named))
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""

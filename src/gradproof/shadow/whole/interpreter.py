@@ -22,6 +22,7 @@ from gradproof.shadow.whole.terms import (
     Powers,
     Shape,
     Terms,
+    added,
     exact,
     multiplied,
     plus,
@@ -86,7 +87,10 @@ def snapped(x: float) -> Fraction:
 
 @dataclass(slots=True)
 class Call:
-    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order."""
+    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order.
+
+    `attributes`: the arguments that are no tensors, in their places, and the overload.
+    """
 
     name: str
     args: tuple[Any, ...]
@@ -220,9 +224,8 @@ class Interpreter(Algebra):
                 laid = shared(self.laid_chosen(parts, sizes, axis, whole)) if rows else None
                 made.append(laid or Value(tuple(parts), axis, each[0], turns))
                 continue
-            total: Combination = ZERO
-            for one, size in zip(own, sizes, strict=True):
-                total = plus(total, self._spread(law, call, at, attributes, one, size))
+            pairs = zip(own, sizes, strict=True)
+            total = added(self._spread(law, call, at, attributes, one, size) for one, size in pairs)
             if again is not None:
                 total = self.fitted(self.fitted(total, sizes[0]), whole)
             elif count == 1 and letter != NONE and not rows:
@@ -241,12 +244,9 @@ class Interpreter(Algebra):
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
         if longest is None or not 1 < len(kids[longest][0]) <= SUMMANDS:
             return self._term(law, call, at, attributes, kids, shape)
-        total: Combination = ZERO
-        size = kids[longest][1]
-        for term, by in kids[longest][0].items():
-            each = [*kids[:longest], ({term: by}, size), *kids[longest + 1 :]]
-            total = plus(total, self._term(law, call, at, attributes, each, shape))
-        return total
+        whole, size = kids[longest]
+        every = ([*kids[:longest], ({term: by}, size), *kids[longest + 1 :]] for term, by in whole.items())
+        return added(self._term(law, call, at, attributes, each, shape) for each in every)
 
     def _laid(self, call: Call, ins: Sequence[str]) -> tuple[str, int, int, list[int]]:
         """The letter along which parts lie, with their number and turns; of several the first.

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
+from gradproof.shadow.locations import Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
@@ -488,10 +488,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self._stepping(self.pending, [parameter for parameter, _ in self.written_by_hand.values()])
             self.pending.moved = self.pending.weights
         super().stepped_by_hand()
-
-    def line(self, tensor: torch.Tensor) -> Location | None:
-        """The line that made a number."""
-        return None if (found := self.events.line(tensor)) is NOWHERE else found
 
     def end(self) -> None:
         """The function has returned."""

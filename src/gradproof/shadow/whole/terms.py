@@ -297,6 +297,14 @@ def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combinat
     return found
 
 
+def added(values: Iterable[Combination]) -> Combination:
+    """The sum of combinations."""
+    total: Combination = ZERO
+    for one in values:
+        total = plus(total, one)
+    return total
+
+
 def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
     """A linear operator on every term of a combination."""
     if len(combination) == 1:
