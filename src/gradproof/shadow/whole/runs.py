@@ -444,14 +444,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A backward pass has ended."""
         with self.aside():
             super().ended(found)
-            self.top = largest([sampled(grad) for grad in self.present()])
-            self.peak = max(self.top, self.peak)
-            if self.stepping:
+            top = largest([sampled(grad) for grad in self.present()])
+            if not self.stepping:
+                self.top, self.peak = top, max(top, self.peak)
+            else:
                 update = self.facts.updates[-1]
                 own = params_of(self.optimizers[update.optimizer])
                 self.events.stepping(own)
                 update.weights = {self.name(p): sampled(p) for p in own}
-                update.peak = max(self.top, update.peak)
+                update.peak = max(top, update.peak)
             self.look("parameter", "gradient")
 
     def before_step(self, optimizer: Any) -> None:
