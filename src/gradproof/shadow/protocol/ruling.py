@@ -93,10 +93,11 @@ class SeenWindow:
 class StepRuling:
     """What the events of the recorded windows of one run decide of its steps.
 
-    `left`: the run ended while it was followed, and weights hold gradients.
+    `left`: the run ended while it was followed, and weights hold gradients. `shown`: the values show that each backward
+    pass is one micro-batch.
     """
 
-    def __init__(self, monitor: Monitor, given: int | None, left: bool) -> None:
+    def __init__(self, monitor: Monitor, given: int | None, left: bool, shown: bool = False) -> None:
         self.monitor, self.given, self.left = monitor, given, left
         seen = monitor.run.seen.items()
         first = {n: e.about for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
@@ -104,6 +105,8 @@ class StepRuling:
             SeenWindow(n, own, first.get(n + 1), monitor) for n, own in sorted(seen) if n in monitor.run.recorded
         ]
         self.windows = [window for window in self.all if window.steps]
+        for window in self.windows:
+            window.shown |= shown and window.simple
         self.steps = [event for window in self.windows for event in window.steps]
         self.events = [event for window in self.all for event in window.events]
         self.passes = [event for window in self.all for event in window.passes]
@@ -112,11 +115,6 @@ class StepRuling:
         own = [joined(event.about.own for event in window.steps) for window in self.windows]
         self.own, self.reached = joined(own), joined(event.about.reached for event in self.passes)
         self.apart = any(not one & other for one in own for other in own)
-
-    def in_passes(self, shown: bool) -> None:
-        """Whether the values show that each backward pass is one micro-batch."""
-        for window in self.windows:
-            window.shown |= shown and window.simple
 
     def strange(self) -> bool:
         """Whether something was seen by which gradients may be zeroed, or clipped, for another reason."""

@@ -45,8 +45,10 @@ def each_rank(function: str, payloads: Sequence[Any], seconds: float) -> list[An
     ranks, port = len(payloads), free_port()
     with tempfile.TemporaryDirectory() as folder:
         made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+        common = {**os.environ, **address, "OMP_NUM_THREADS": "1"}  # what a launcher would put there, but for the rank
         jobs = [
-            (pickle.dumps((function, payload)), {**os.environ, **environment_of(rank, ranks, port)}, made[rank])
+            (pickle.dumps((function, payload)), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, made[rank])
             for rank, payload in enumerate(payloads)
         ]
         ended = _ended(_started(jobs), seconds)
@@ -103,14 +105,6 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What a launcher would put into the environment of a rank."""
-    return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
 
 
 def perform(job: bytes, environment: Mapping[str, str], result: Path) -> None:
