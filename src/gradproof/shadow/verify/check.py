@@ -26,11 +26,10 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Noted, Printed, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
-from gradproof.shadow.verify.followed import Followed, again, unobserved, with_numbers, without_numbers
+from gradproof.shadow.verify.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.verify.losses import of_two_runs
 from gradproof.shadow.verify.over_ranks import agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
-from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.weights import assumptions, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
@@ -178,10 +177,10 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
         error = unobserved(step, run)
     if group.end(error):
         return False
-    mine = [list(each.values()) for each in followed.engine.numbers.gradients]
+    mine = [list(each.numbers.values()) for each in followed.facts.updates]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
-    same = partial(same_gradients, narrow=followed.engine.numbers.narrow)
+    same = partial(same_gradients, narrow=followed.facts.below is not None)
     return len(seen) == len(mine) and all(map(same, seen, mine))
 
 
@@ -231,8 +230,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
+    count = sum(parameter.numel() for parameter in engine.declared.values())
     made.notes = [
-        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
+        f"{count} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
@@ -265,7 +265,7 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
     terms, rows = attempt.terms, list[dict[str, Any]]()
     for at, (mine, other) in enumerate(zip(attempt.ours.facts.updates, attempt.full.facts.updates, strict=False)):
         for name in sorted(mine.gradients.keys() & other.gradients.keys()):
-            ours, full = mine.gradients[name].value, other.gradients[name].value
+            ours, full = mine.gradients[name], other.gradients[name]
             found, right = ({terms.owners[term]: by for term, by in value.items()} for value in (ours, full))
             if ours and set(found) == terms.samples(ours) and len(found) == len(ours) and len(right) == len(full):
                 rows += [
