@@ -53,12 +53,16 @@ FORCED = 2  # added to the side of a branch whose other side is infeasible: its 
 
 @dataclass(frozen=True)
 class Limits:
-    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends."""
+    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends.
+
+    `scope`: whether it is worked out what is free, which is part of what a subject's run shows, and of no control's.
+    """
 
     branches: int
     paths: int
     query_seconds: float
     deadline: float
+    scope: bool = True
 
 
 @dataclass
@@ -192,6 +196,8 @@ class Explorer:
             return
         if any(_fields(x) != was for x, was in self._path.given):
             raise self._stop("ERROR", "a number that the harness gave was changed by the subject")
+        if not self.limits.scope:
+            return
         answer = self.ask([]).answer
         if answer is SolverAnswer.UNSAT:
             self.result.dead.append(list(self._path.options))

@@ -55,7 +55,8 @@ class Trial:
 
     def explore(self, subject: Any) -> Exploration:
         """Explore the harness on one subject, which is made anew on every path."""
-        limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
+        most, own = (self.check.bound("branches"), self.check.bound("paths")), subject is self.reference
+        limits = Limits(*most, self.check.time_limit, self.deadline, scope=own)
         if self.check.strategy in WITHOUT_SOLVER:
             return self._without_solver(limits, subject)
         explorer = Explorer(limits, self.stub)
