@@ -38,6 +38,8 @@ NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
 ONE_EACH = "{contract}"
 SUMMARY = "GITHUB_STEP_SUMMARY"
 EVENTS = "gradproof-events/1"
+WARNINGS = 2
+"""Of contracts, on stderr, where --verbose does not ask for all."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ def paged(outputs: Sequence[Output], contracts: int) -> None:
     if contracts > 1 and alone:
         help = f"put {ONE_EACH} into the path, or name one contract with --contract"
         raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
+
+
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print the whole tables, and a line a check.")
 
 
 class Outputs:
@@ -350,13 +355,15 @@ def warned(session: Session) -> Session:
     return session
 
 
-def problems(session: Session, quiet: bool) -> None:
-    """The contracts' warnings, one line each."""
-    if quiet:
-        return
-    for contract in session.contracts:
-        for w in contract.warnings:
-            click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+def problems(session: Session, quiet: bool, most: int | None = None) -> None:
+    """The contracts' warnings on stderr, one line each; `most` of them, None for all."""
+    from gradproof.report.text import plural
+
+    found = [] if quiet else [w for contract in session.contracts for w in contract.warnings]
+    for w in found[:most]:
+        click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+    if most is not None and len(found) > most:
+        click.echo(f"and {plural(len(found) - most, 'more warning')}: --verbose shows all", err=True)
 
 
 def verdict_line(report: Mapping[str, Any], page: Path) -> None:
@@ -404,20 +411,51 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
     click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")
 
 
-def published(session: Session, run: Outcomes, claims: Claims | None, table: bool) -> list[dict[str, Any]]:
-    """The reports of a run, after each was written, shown as a table where that is asked for, and summed up."""
-    from rich.console import Console
+def earlier(session: Session) -> list[Report]:
+    """The reports of the run before, as far as there are whole ones; ask before a run marks them."""
+    from gradproof.report.formats.summary import facts
 
-    from gradproof.report.formats import terminal
+    found = []
+    for contract in session.contracts:
+        try:
+            report = json.loads(session.report_path(contract, "json").read_text(encoding="utf-8"))
+            if report["contract"]["id"] == contract.id and report["checks"] and facts([report]):
+                found.append(report)
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+    return found
 
+
+def published(
+    session: Session, run: Outcomes, claims: Claims | None, before: Sequence[Report], text: bool, verbose: bool
+) -> list[dict[str, Any]]:
+    """The reports of a run, after each was written, and shown. `text`: whether words go to stdout."""
     reports = session.reports(run)
+    pages = []
     for contract, report in zip(session.contracts, reports, strict=True):
         report |= about(claims, report)
-        page = session.write(contract, report)
-        if table:
-            terminal.render(report, Console())
-        verdict_line(report, page)
+        pages.append(session.write(contract, report))
+    shown(reports, before, pages, text, verbose)
     return reports
+
+
+def shown(
+    reports: Sequence[Report], before: Sequence[Report], pages: Sequence[Path], text: bool, verbose: bool
+) -> None:
+    """Print the verdict: in short on stdout; in full with `verbose`; on stderr where stdout has another format."""
+    from rich.console import Console
+
+    from gradproof.report.formats import summary, terminal
+
+    if text and not verbose:
+        summary.render(reports, Console(), before, pages)
+        return
+    for report in reports if text else ():
+        terminal.render(report, Console())
+    for report, page in zip(reports, pages, strict=True):
+        verdict_line(report, page)
+    if not text:
+        summary.problems(reports, Console(stderr=True))
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
