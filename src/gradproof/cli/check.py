@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +54,7 @@ FORMATS = ("text", "json", "md")
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file instead of stdout.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @allow_undecided
 def command(
     target: str, time_limit: float, format_: str, out: Path | None, allow: tuple[str, ...], **given: Any
@@ -137,6 +139,9 @@ def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[s
     writable(out)
     if out is not None:
         cleared(out)
+    near = _near(words)
+    if near:
+        raise click.NoSuchOption(words[0], possibilities=near)
     script = script_of(words)
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
@@ -149,3 +154,11 @@ def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[s
     said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
     click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
     return code
+
+
+def _near(words: Sequence[str]) -> list[str]:
+    """The options of watch that the first word nearly is: click takes one that it does not know for the script."""
+    if not words or not words[0].startswith("--"):
+        return []
+    known = [name for parameter in watch.params for name in parameter.opts if name.startswith("--")]
+    return difflib.get_close_matches(words[0].partition("=")[0], known)

@@ -254,7 +254,9 @@ def write(made: Mapping[Path, str], *, force: bool = False) -> None:
 @click.option(
     "--accum-steps", type=click.IntRange(2, 64), default=4, show_default=True, help="Micro-batches of a window."
 )
-@click.option("--micro-batch", type=click.IntRange(1, 1024), default=2, show_default=True, help="Samples in each.")
+@click.option(
+    "--micro-batch", type=click.IntRange(1, 1024), default=2, show_default=True, help="Samples of a micro-batch."
+)
 @click.option(
     "--tail", type=click.IntRange(0), default=0, show_default=True, help="Micro-batches of a short last window."
 )

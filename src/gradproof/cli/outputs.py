@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gradproof.cli.options import together
+from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core.outcome import EXIT_MEANING, Exit
@@ -58,7 +58,7 @@ formats = together(
         metavar="NAME[=PATH]",
         help=f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]",
     ),
-    click.option("--json", "json_", is_flag=True, help="The same as --format json."),
+    json_option,
 )
 
 
@@ -100,9 +100,6 @@ def paged(outputs: Sequence[Output], contracts: int) -> None:
     if contracts > 1 and alone:
         help = f"put {ONE_EACH} into the path, or name one contract with --contract"
         raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
-
-
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print the whole tables, and a line a check.")
 
 
 class Outputs:

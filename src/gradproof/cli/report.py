@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import baseline, place, with_options
-from gradproof.cli.outputs import formats as output_formats, verbose_option
+from gradproof.cli.options import baseline, place, verbose_option, with_options
+from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
     from gradproof.extras.claims.document import Claims

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
-from gradproof.cli.outputs import formats as output_formats, verbose_option
+from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, verbose_option, with_options
+from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, worst

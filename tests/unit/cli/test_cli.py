@@ -235,7 +235,7 @@ def test_json_on_stdout_is_json_alone(toy: Workspace, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["verdict"]["exit"] == "met"
 
 
-@pytest.mark.parametrize("form", ["pretty", "markdown", "json"])
+@pytest.mark.parametrize("form", ["text", "md", "json"])
 def test_list_shows_every_check(toy: Workspace, capsys: pytest.CaptureFixture[str], form: str) -> None:
     assert gradproof("list", "--format", form) == 0
     out = capsys.readouterr().out
