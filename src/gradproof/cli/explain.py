@@ -1,15 +1,17 @@
-"""`gradproof explain ID`: what a word of gradproof, or an id of the workspace, means."""
+"""`gradproof explain ID`: what a word of gradproof, or an id of the workspace, means, in at most 15 lines."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import place, verbose_option, with_options
 from gradproof.core.check import scope_words
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import (
@@ -52,6 +54,48 @@ PROFILES: Mapping[str, str] = {
     "release": "fresh GPU evidence is required as well",
 }
 
+EXAMPLES: Mapping[str, str] = {
+    "HOLDS": "the gradient of each window is one combination of samples in both runs, for all real weights and data",
+    "REFUTED": "the gradient of weight in window 1 is 4 times the full batch's, and both runs show it in numbers",
+    "SPURIOUS": "a solver found rounding errors that add up, and no floats round like that",
+    "WEAK": "a harness tries one micro-batch only, so a loss that is not divided by N passes it",
+    "VACUOUS": "the function returns no loss, so the claim about the reported loss has no case",
+    "BOUND_HIT": "the model branches 9 times, and the contract allows 8 branches",
+    "UNKNOWN": "Z3 gave up on a product of many unknowns",
+    "TIMEOUT": "time_limit is 60, and the proof needs 90 seconds of CPU time on this machine",
+    "OPAQUE": "the step goes through .numpy(), where no operator is recorded",
+    "OUTSIDE": "BatchNorm couples the samples of a micro-batch, and the claim is about independent samples",
+    "ERROR": "the function raised an exception in its first step",
+    "NOT_RUN": "models/loop.py was edited after the run, so its evidence speaks of another text",
+    "DISCHARGED": "expect: holds and HOLDS; or expect: refuted and REFUTED",
+    "BROKEN": "expect: holds and REFUTED: a counterexample was found",
+    "OPEN": "TIMEOUT: the claim may be right or wrong",
+    "all inputs": "GA-INV-002 over the table of window events, for every N",
+    "bounded": "every N from 1 to 4, all real gradients in [-1, 1]; N = 5 is not covered",
+    "chosen values": "N = 8 and the gradients 1, 2, 4; others are not covered",
+    "sampled": "20 batches that Hypothesis drew, on the CPU kernels of fp16",
+    "met": "gradproof verify; echo $? prints 0, and CI is green",
+    "broken": "a check is REFUTED, and gradproof verify ends with 1",
+    "usage": "gradproof verify --profil ci ends with 2 and names --profile",
+    "crash": "a harness raises, and gradproof verify ends with 3",
+    "open": "a required check is TIMEOUT or stale, and gradproof gate ends with 4",
+    "nothing": "gradproof verify -k NO-SUCH-ID ends with 5",
+    "interrupted": "ctrl-C while checks run: gradproof verify ends with 130, and goes on from there the next time",
+    "exhaustive": "every choice of clip and skip in two windows of up to 4 micro-batches, over the reals",
+    "stub_float": "a + b becomes a + b + e with |e| at most half an ulp, and e is free",
+    "compositional": "the rounding of one addition is a lemma; the sum of N is proved from it",
+    "bounded_int": "every micro-batch, N and rank from 1 to 32, as integers",
+    "bit_precise": "an fp16 addition as the 16 bits of IEEE 754",
+    "linear_chain": "((g1 + g2) + g3) + g4, with a certificate of its error bound",
+    "bit_exhaustive": "all 65,536 values of fp16",
+    "step_contract": "round/fp16/add holds by enumeration, and the chain of N additions rests on it",
+    "property test": "Hypothesis draws shapes and batches, and runs the real step on each",
+    "seeded bug": "the loss is not divided by N: the gate has to turn red",
+    "ci": "gradproof verify: no GPU is needed",
+    "release": "gradproof verify --profile release: fresh GPU evidence is needed",
+}
+"""One for each outcome, effect, reach, exit code, strategy and profile."""
+
 GLOSSARY = "docs/glossary.md"
 """A table of words of outputs and docs, several with one meaning by commas."""
 
@@ -67,24 +111,63 @@ def glossary() -> dict[str, str]:
 @click.command("explain")
 @click.argument("id_", metavar="ID")
 @place
+@verbose_option
 @with_options
-def command(options: Options, id_: str) -> int:
-    """Say what ID is: a code, an outcome, any word that gradproof prints, an obligation, a check or a mutant."""
+def command(options: Options, id_: str, verbose: bool) -> int:
+    """Say what ID is: a code, an outcome, any word that gradproof prints, an obligation, a check or a mutant.
+
+    At most 15 lines of 100 columns; --verbose has everything.
+    """
     lines = [*_word(id_)]
     if not lines:
         from gradproof.session import Session
 
-        session = Session(options)
-        readers = (_obligation, _check, _mutant, _gate)  # ids of the workspace, whatever their case
-        lines = [line for read in readers for line in read(session, id_.casefold())]
-        if not lines:
-            from gradproof.shadow.result import OBLIGATIONS
-
-            if (known := id_.upper()) not in OBLIGATIONS:
-                raise _unknown(id_, session)
-            lines = [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of it
-    click.echo("\n".join(lines))
+        lines = lines_of(id_, Session(options))
+    click.echo("\n".join(lines if verbose else shortened(lines)))
     return 0
+
+
+def lines_of(word: str, session: Session) -> list[str]:
+    """All that is known of a word, or of an id of a workspace in whatever case. Raises GradproofError GP216."""
+    if lines := [*_word(word)]:
+        return lines
+    readers = (_obligation, _check, _mutant, _gate)
+    if lines := [line for read in readers for line in read(session, word.casefold())]:
+        return lines
+    from gradproof.shadow.result import OBLIGATIONS
+
+    if (known := word.upper()) not in OBLIGATIONS:
+        raise _unknown(word, session)
+    return [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of the workspace
+
+
+ROWS, WIDTH, ALIKE = 15, 100, 2
+TITLES = (", a check (", ", a mutant in ")
+KINDS = ("bound ", "assumes: ", "tolerance ", ": killed, ", ": SURVIVES, ", *TITLES)
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The same in 15 lines of 100 columns: the first of several alike, long lines cut, and how to see the rest."""
+    seen: Counter[str] = Counter()
+    kept: list[str] = []
+    left_out = False
+    for line in lines:
+        kind = next((k for k in KINDS if k in line), "")
+        if not line.startswith(" "):
+            left_out = kind in TITLES and seen[kind] > 0
+        seen[kind] += 1
+        if not left_out and (not kind or seen[kind] <= ALIKE):
+            kept.append(_cut(line))
+    while sum(-(-len(line) // WIDTH) for line in kept) >= ROWS:
+        kept.pop()
+    return kept if kept == list(lines) else [*kept, "--verbose prints everything."]
+
+
+def _cut(line: str) -> str:
+    """A detail in at most two rows, a title in five, and no broken word."""
+    indent = line[: len(line) - len(line.lstrip())]
+    rows = 2 if indent else 5
+    return indent + textwrap.shorten(line.strip(), rows * WIDTH - len(indent), placeholder=" ...")
 
 
 def _word(word: str) -> Iterator[str]:
@@ -101,18 +184,24 @@ def _word(word: str) -> Iterator[str]:
         for expect in Expect:
             yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
         yield f"Help: {NEXT[Outcome(upper)]}"
+        yield f"Example: {EXAMPLES[upper]}."
     if upper in list(Effect):
         yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
+        yield f"Example: {EXAMPLES[upper]}."
     if lower in list(Reach):
         yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
+        yield f"Example: {EXAMPLES[lower]}."
     for exit_ in Exit:
         if word in (exit_, str(EXIT_CODE[exit_])):
             yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
-    if word == str(INTERRUPTED):
+            yield f"Example: {EXAMPLES[exit_]}."
+    if lower in (str(INTERRUPTED), "interrupted"):
         yield f"exit code {INTERRUPTED} (interrupted): interrupted; what had finished is kept."
+        yield f"Example: {EXAMPLES['interrupted']}."
     for kind, table in (("a strategy", STRATEGIES), ("a gate profile", PROFILES)):
         if lower in table:
             yield f"{lower}, {kind}: {table[lower]}."
+            yield f"Example: {EXAMPLES[lower]}."
     yield from (f"{words}: {meaning}" for words, meaning in glossary().items() if lower in words.lower().split(", "))
 
 
@@ -123,27 +212,34 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
                 continue
             yield f"{o.id}, an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
+            mine = [c for c in session.checks if o.id in c.obligations]
+            if bugs := dict.fromkeys(m for c in mine for m in c.mutants):
+                yield f"  bugs that its checks must see: {', '.join(bugs)}"
+            yield f"  checks: {', '.join(c.id for c in mine)}"
+            yield f"  example: gradproof verify -k {o.id}"
+            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
             yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerance)
             yield from (f"  assumes: {a}" for a in o.assumptions)
-            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
-            yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
 
 
 def _check(session: Session, name: str) -> Iterator[str]:
+    properties = {o.id: o.property for contract in session.contracts for o in contract.obligations}
     for check in session.checks:
         if check.id.casefold() != name and check.id.casefold().partition("@")[0] != name:
             continue
+        claims = "; ".join(f"{o}, {properties[o]}" for o in check.obligations) or "nothing by itself"
         yield f"{check.id}, a check ({check.kind}, layer {check.layer}): {check.title}"
-        yield f"  claims: {', '.join(check.obligations) or 'nothing by itself'}; expects: {check.expect}"
+        yield f"  claims: {claims}; expects: {check.expect}"
         yield f"  strategy: {check.strategy}: {STRATEGIES.get(check.strategy, 'not described')}"
-        yield f"  harness: {check.harness or '-'}; subject: {check.subject or '-'}"
-        yield from (f"  bound {b.name} = {b.value}: {b.reason}" for b in check.bounds)
-        yield from (f"  assumes: {a}" for a in check.assumptions)
-        yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
-        yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
         status = session.statuses([check])[check.id]
         why = f" ({status.reason})" if status.reason else ""
         yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
+        yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
+        yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
+        yield f"  example: gradproof verify -k {check.id}"
+        yield f"  harness: {check.harness or '-'}; subject: {check.subject or '-'}"
+        yield from (f"  bound {b.name} = {b.value}: {b.reason}" for b in check.bounds)
+        yield from (f"  assumes: {a}" for a in check.assumptions)
         if status.evidence is not None and status.fresh:
             yield from _justification(status.evidence.finding.stats)
 
@@ -175,6 +271,7 @@ def _mutant(session: Session, name: str) -> Iterator[str]:
                     where = f", a bug of {control.reference}" if control.reference else ""
                     killed = "killed" if control.killed else "SURVIVES"
                     yield f"  {check.id}: {killed}, {control.outcome} on {control.clause}{where}"
+        yield f"  example: gradproof verify -k {killers[0].id}"
 
 
 def _gate(session: Session, name: str) -> Iterator[str]:
@@ -187,6 +284,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
             asked = gate.require.stated() if gate.require else {}
             yield from (f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in asked.items())
+            yield f"  example: gradproof gate --contract {contract.id}"
 
 
 def _unknown(name: str, session: Session) -> GradproofError:
