@@ -71,6 +71,7 @@ def test_a_red_run_names_obligation_check_and_line(toy: Workspace, capsys: pytes
     assert out == ""
     found = f"✕ T-1, toy\n  proofs/toy/contract.yaml:{line}: F-1@cpu-fp32 is REFUTED: x = 7 breaks it\n"
     assert found in err
+    assert f"gradproof replay {evidence(toy, 'F-1@cpu-fp32').relative_to(toy.root)}\n" in err
     (toy.root / "models/b.py").write_text("VALUE = 1\n")
     assert gradproof("verify") == 0
     out = capsys.readouterr().out

@@ -13,7 +13,7 @@ import report_sample as sample
 from rich.console import Console
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import NO_WORKSPACE
+from gradproof.core.outcome import NEXT, NO_WORKSPACE, Outcome
 from gradproof.report.formats import summary
 
 Report = dict[str, Any]
@@ -79,6 +79,7 @@ def test_a_broken_check_stands_with_its_obligation_and_its_line() -> None:
     text = printed([report])
     assert f"{check['obligations'][0]}, {names[check['obligations'][0]]}" in text
     assert f"{report['contract']['path']}:77: {check['id']} is {check['outcome']}" in text
+    assert f"\nhelp: {NEXT[Outcome(check['outcome'])]}\n" in text
 
 
 def test_the_worst_of_several_contracts_decides() -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradproof.core.check import entry_of
-from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, NO_WORKSPACE, Effect, Exit, worst
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, NEXT, NO_WORKSPACE, Effect, Exit, Outcome, worst
 from gradproof.report import views
 from gradproof.report.consistency import Report, effect_of, require, required_ids, waived_ids
 from gradproof.report.text import one_line, plural, seconds, when
@@ -42,12 +42,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a gate is not met: what it is about, where the contract says so, and what was found."""
+    """Why a gate is not met: what it is about, where the contract says so, what was found, and what to do."""
 
     effect: Effect
     about: str
     where: str
     words: str
+    help: str = ""
 
 
 def render(
@@ -155,16 +156,17 @@ def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line
     """The reasons of every contract whose gate is not met, the broken first, in `most` rows; None for all."""
     found = [r for report in reports if not views.banner(report).met for r in _reasons(report, most is None)]
     found.sort(key=lambda r: (r.effect is not Effect.BROKEN, not r.about))
+    help = [Line(f"help: {r.help}") for r in found if r.help][:1]
     lines: list[Line] = []
     for i, reason in enumerate(found):
         block = list(_block(reason, None if most is None else SHOWN))
         if lines and reason.about and found[i - 1].about == reason.about:
             block = block[1:]
-        if most is not None and _rows([*lines, *block], width) >= most:
+        if most is not None and _rows([*lines, *block, *help], width) >= most:
             left = plural(len(found) - i, "more reason")
-            return [*lines, Line(f"and {left}: --verbose shows all")]
+            return [*lines, Line(f"and {left}: --verbose shows all"), *help]
         lines += block
-    return lines
+    return [*lines, *help]
 
 
 def _block(reason: Reason, most: int | None) -> Iterator[Line]:
@@ -244,7 +246,15 @@ def _of_checks(
         others = [check["id"] for check in checks[1:]]
         some = others if whole else others[:ALIKE]
         words += f"; and {plural(len(others), 'check')} alike: {', '.join(some)}" + ", ..." * (some != others)
-    return Reason(effect_of(first), about, _where(report, first["id"]), one_line(words))
+    help = one_line(_help(report, first))
+    return Reason(effect_of(first), about, _where(report, first["id"]), one_line(words), help)
+
+
+def _help(report: Report, check: Mapping[str, Any]) -> str:
+    """What to do about the outcome of a check, with the path of its evidence where that is asked for."""
+    said = NEXT[Outcome(check["outcome"])]
+    path = Path(report["workspace"], "reports", check["evidence"] or "none")
+    return said.replace("EVIDENCE.", near(path)) if path.is_file() else said
 
 
 # -- What stands below the reasons.
@@ -285,8 +295,9 @@ def _ran(reports: Sequence[Report]) -> Iterator[Line]:
     rows = [check for report in reports for check in report["checks"]]
     cached = sum(row["cached"] for row in rows)
     ran = sum(row["fresh"] and not row["cached"] for row in rows)
-    took = seconds(max(report["seconds"] for report in reports))
-    yield Line(f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {took}")
+    spent = max(report["seconds"] for report in reports)
+    took = f", {seconds(spent)}" if spent else ""
+    yield Line(f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run{took}")
 
 
 def _pages(pages: Sequence[Path]) -> list[Line]:
