@@ -97,15 +97,15 @@ EXAMPLES: Mapping[str, str] = {
 """One for each outcome, effect, reach, exit code, strategy and profile."""
 
 GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas."""
+"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
 
 
-def glossary() -> dict[str, str]:
-    """The words and their meanings, from the page that comes with the reference workspace."""
+def glossary() -> dict[str, tuple[str, str]]:
+    """The words with meaning and example, from the page that comes with the reference workspace."""
     root = reference()
     lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| ")]
-    return {words: meaning for words, meaning in rows if words != "word"}
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
 
 
 @click.command("explain")
@@ -191,18 +191,25 @@ def _word(word: str) -> Iterator[str]:
     if lower in list(Reach):
         yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
         yield f"Example: {EXAMPLES[lower]}."
-    for exit_ in Exit:
-        if word in (exit_, str(EXIT_CODE[exit_])):
-            yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
-            yield f"Example: {EXAMPLES[exit_]}."
-    if lower in (str(INTERRUPTED), "interrupted"):
-        yield f"exit code {INTERRUPTED} (interrupted): interrupted; what had finished is kept."
-        yield f"Example: {EXAMPLES['interrupted']}."
+    yield from _exit(word)
     for kind, table in (("a strategy", STRATEGIES), ("a gate profile", PROFILES)):
         if lower in table:
             yield f"{lower}, {kind}: {table[lower]}."
             yield f"Example: {EXAMPLES[lower]}."
-    yield from (f"{words}: {meaning}" for words, meaning in glossary().items() if lower in words.lower().split(", "))
+    for words, (meaning, example) in glossary().items():
+        if lower in words.lower().split(", "):
+            yield f"{words}: {meaning}"
+            yield f"Example: {example}{'' if example.endswith('.') else '.'}"
+
+
+def _exit(word: str) -> Iterator[str]:
+    """An exit code, by its number or its name."""
+    codes = {str(e): (str(EXIT_CODE[e]), EXIT_MEANING[e]) for e in Exit}
+    codes["interrupted"] = (str(INTERRUPTED), "interrupted; what had finished is kept")
+    for name, (code, meaning) in codes.items():
+        if word in (name, code):
+            yield f"exit code {code} ({name}): {meaning}."
+            yield f"Example: {EXAMPLES[name]}."
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:
