@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, Effect, Outcome
@@ -84,20 +85,22 @@ class Sparse:
 
 
 def _doing(event: Event) -> Iterator[str]:
-    """What runs, the longest first, and about how long the rest takes."""
+    """About how long the rest takes, and what runs, the longest first."""
+    if event.left is not None:
+        yield f"about {duration(round(event.left))} left"
     names = sorted(event.running, key=lambda name: -event.running[name])
     shown = [f"{n} {event.running[n]:.0f} s{f' on {p}' if (p := event.where.get(n)) else ''}" for n in names[:NAMED]]
     if shown:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         yield f"running {', '.join(shown)}{more}"
-    if event.left is not None:
-        yield f"about {duration(round(event.left))} left"
 
 
 @contextmanager
 def _bar(console: Console) -> Iterator[Listener]:
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    one_row = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    doing = TextColumn("{task.description}", markup=False, table_column=one_row)
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), doing)
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
         task = progress.add_task("", total=None)
 
         def listener(event: Event) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from toy_workspace import answer, check, recorded
 
-from gradproof.cli.progress import EVERY, FIRST, Sparse
+from gradproof.cli.progress import EVERY, FIRST, Sparse, _bar
 from gradproof.core.check import Finding
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import Workspace
@@ -26,12 +29,26 @@ def test_a_pipe_gets_a_line_after_two_seconds_and_every_half_minute(capsys: pyte
 
     assert lines(FIRST / 2) == []
     [line] = lines(FIRST)
-    assert line == "[3/9] 2.00 s; running K-2 40 s, K-1 3 s, K-4 2 s and 1 more; about 1 min 01 s left"
+    assert line == "[3/9] 2.00 s; about 1 min 01 s left; running K-2 40 s, K-1 3 s, K-4 2 s and 1 more"
     assert lines(FIRST + EVERY - 1) == []
     assert len(lines(FIRST + EVERY)) == 1
     now[0] += 2 * EVERY
     sparse(Progress("finished", None, None, 9, 9, {}))
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_a_terminal_gets_one_line_that_fits(width: int) -> None:
+    shown = io.StringIO()
+    with _bar(Console(file=shown, force_terminal=True, width=width, color_system=None)) as listener:
+        running = {f"KANI-GA-{n}": 100.0 + n for n in range(9)}
+        listener(Progress("tick", None, None, 3, 9, running, {}, "", 61.0))
+    lines = [part for part in re.split(r"[\r\n]|\x1b\[[0-9?]*[a-zA-Z]", shown.getvalue()) if part.strip()]
+    assert all(len(line) <= width for line in lines)
+    last = lines[-1]
+    assert "3/9" in last
+    assert "about 1 min" in last
+    assert ("running KANI-GA-8 108 s" in last) == (width > 79)
 
 
 def test_a_broken_check_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
