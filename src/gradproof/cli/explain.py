@@ -166,8 +166,8 @@ def shortened(lines: Sequence[str]) -> list[str]:
 def _cut(line: str) -> str:
     """A detail in at most two rows, a title in five, and no broken word."""
     indent = line[: len(line) - len(line.lstrip())]
-    rows = 2 if indent else 5
-    return indent + textwrap.shorten(line.strip(), rows * WIDTH - len(indent), placeholder=" ...")
+    most = (2 if indent else 5) * WIDTH - len(indent)
+    return indent + textwrap.shorten(line.strip(), most, placeholder=" ...", break_on_hyphens=False)
 
 
 def _word(word: str) -> Iterator[str]:

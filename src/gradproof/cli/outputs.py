@@ -411,14 +411,17 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
 def earlier(session: Session) -> list[Report]:
     """The reports of the run before, as far as there are whole ones; ask before a run marks them."""
     from gradproof.report.formats.summary import facts
+    from gradproof.report.text import when
 
     found = []
     for contract in session.contracts:
         try:
             report = json.loads(session.report_path(contract, "json").read_text(encoding="utf-8"))
-            if report["contract"]["id"] == contract.id and report["checks"] and facts([report]):
+            if report["contract"]["id"] == contract.id and report["checks"]:
+                facts([report])  # each raises for what is no report
+                when(report["generated_at"])
                 found.append(report)
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
     return found
 

@@ -81,6 +81,19 @@ def test_a_red_run_names_obligation_check_and_line(toy: Workspace, capsys: pytes
     assert re.search(r"^New since 2.*: nothing$", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    "change", [{"generated_at": 5}, {"checks": 3}, {"contract": "toy"}, {"verdict": {"exit": "well", "reasons": []}}]
+)
+def test_an_earlier_report_that_is_none_is_not_compared_with(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    assert gradproof("verify", "-q") == 0
+    (toy.reports / "report.json").write_text(json.dumps({**report(toy), **change}))
+    capsys.readouterr()
+    assert gradproof("gate") == 0
+    assert "New since" not in capsys.readouterr().out
+
+
 def test_an_unchanged_tree_is_verified_without_running_anything(
     toy: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ EXPLAINED += ["T-1", "K-1", "k-1", "F-1", "F-1@cpu-fp32", "bug", "GATE-1", "stub
 
 
 EXPLAINED += ["130", "interrupted", "GA-DATA-001", "ga-sync-001"]
+EXPLAINED += ["required", "optional", "stored", "discharged", "mutant", "killed"]
 FIXED = [*Outcome, *Effect, *Reach, *Exit, *STRATEGIES, *PROFILES, "interrupted"]
 
 

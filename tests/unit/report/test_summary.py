@@ -119,6 +119,19 @@ def test_a_report_that_contradicts_itself_is_refused_before_a_word() -> None:
     assert out.getvalue() == ""
 
 
+def test_no_control_character_reaches_a_terminal() -> None:
+    report, old = sample.red(), sample.red()
+    nasty = "\x1b[2J\u202e"
+    report["contract"]["id"] = old["contract"]["id"] = nasty
+    report["checks"][0].update(title=nasty)
+    old["checks"][0].update(id=f"K{nasty}")
+    for check in report["checks"]:
+        check["reason"] = nasty
+    text = printed([report], before=[old], pages=[Path(nasty)], terminal=True)
+    assert "K\\x1b[2J" in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
 def test_a_first_run_compares_with_nothing() -> None:
     assert "New since" not in printed([sample.green()])
     assert "New since 2" in printed([sample.green()], before=[sample.green()])

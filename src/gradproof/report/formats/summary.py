@@ -88,10 +88,10 @@ def problems(reports: Sequence[Report], console: Console) -> None:
 def _print(lines: Sequence[Line], console: Console) -> None:
     """Wrapped between words on a terminal, and not at all elsewhere."""
     for line in lines:
-        pieces = [line.text]
+        pieces = [one_line(line.text)]
         if console.is_terminal:
             width = max(console.width - line.indent - 2, 20)
-            pieces = textwrap.wrap(line.text, width, break_long_words=False, break_on_hyphens=False)
+            pieces = textwrap.wrap(pieces[0], width, break_long_words=False, break_on_hyphens=False)
         for i, piece in enumerate(pieces):
             text = Text(piece)
             if i == 0 or not line.bold:
@@ -155,12 +155,12 @@ def _contract(report: Report) -> Line:
 def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line]:
     """The reasons of every contract whose gate is not met, the broken first, in `most` rows; None for all."""
     found = [r for report in reports if not views.banner(report).met for r in _reasons(report, most is None)]
-    found.sort(key=lambda r: (r.effect is not Effect.BROKEN, not r.about))
+    found.sort(key=lambda r: (r.effect is not Effect.BROKEN, not r.where))
     help = [Line(f"help: {r.help}") for r in found if r.help][:1]
     lines: list[Line] = []
     for i, reason in enumerate(found):
         block = list(_block(reason, None if most is None else SHOWN))
-        if lines and reason.about and found[i - 1].about == reason.about:
+        if lines and found[i - 1].about == reason.about:
             block = block[1:]
         if most is not None and _rows([*lines, *block, *help], width) >= most:
             left = plural(len(found) - i, "more reason")
@@ -170,15 +170,14 @@ def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line
 
 
 def _block(reason: Reason, most: int | None) -> Iterator[Line]:
-    if reason.about:
-        yield Line(f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", style=STYLE[reason.effect])
+    yield Line(f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", style=STYLE[reason.effect])
     where = f"{reason.where}: " if reason.where else ""
-    yield Line(where + _cut(reason.words, most), 2 if reason.about else 0)
+    yield Line(where + _cut(reason.words, most), 2)
 
 
 def _cut(text: str, most: int | None) -> str:
     """The text, or its first words and dots."""
-    return text if most is None else textwrap.shorten(text, most, placeholder=" ...")
+    return text if most is None else textwrap.shorten(text, most, placeholder=" ...", break_on_hyphens=False)
 
 
 def _reasons(report: Report, whole: bool) -> Iterator[Reason]:
@@ -203,7 +202,7 @@ def _reasons(report: Report, whole: bool) -> Iterator[Reason]:
         if first in ids or (groups and not whole and text.startswith("criterion ")):
             continue
         ob = names.get(first)
-        about = "" if ob is None else named(ob)
+        about = one_line(report["contract"]["id"]) if ob is None else named(ob)
         where = "" if ob is None else _where(report, first)
         yield Reason(Effect.BROKEN if text.startswith("weaker ") else Effect.OPEN, about, where, one_line(text))
 
