@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -31,70 +31,6 @@ from gradproof.core.workspace import reference
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
     from gradproof.session import Options, Session
-
-EFFECTS: Mapping[Effect, str] = {
-    Effect.DISCHARGED: "the check gave the answer that its claim expects",
-    Effect.BROKEN: "the check gave the opposite answer, or its controls show that it cannot be trusted",
-    Effect.OPEN: "the check gave no answer; nothing is known either way",
-}
-STRATEGIES: Mapping[str, str] = {
-    "exhaustive": "every path, over integers and rationals: no rounding; the run tells whether it was an induction",
-    "stub_float": "every float operation is replaced by a rounding stub, which is a checked claim of its own",
-    "compositional": "claims already proved stand for the parts that they speak about",
-    "bounded_int": "integers up to the bounds",
-    "bit_precise": "IEEE 754 arithmetic, bit for bit",
-    "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
-    "bit_exhaustive": "a 16-bit format: the exact worst case over every input up to the bounds decides",
-    "step_contract": "each named step contract is tried on directed steps and rests on evidence that is checked again",
-    "property test": "cases drawn by Hypothesis and run on real PyTorch; a failure shrinks",
-    "seeded bug": "the gate's own falsification: the checks that are named to kill a bug are run on it",
-}
-PROFILES: Mapping[str, str] = {
-    "ci": "every proof and CPU run is required; GPU rows are shown as open",
-    "release": "fresh GPU evidence is required as well",
-}
-
-EXAMPLES: Mapping[str, str] = {
-    "HOLDS": "the gradient of each window is one combination of samples in both runs, for all real weights and data",
-    "REFUTED": "the gradient of weight in window 1 is 4 times the full batch's, and both runs show it in numbers",
-    "SPURIOUS": "a solver found rounding errors that add up, and no floats round like that",
-    "WEAK": "a harness tries one micro-batch only, so a loss that is not divided by N passes it",
-    "VACUOUS": "the function returns no loss, so the claim about the reported loss has no case",
-    "BOUND_HIT": "the model branches 9 times, and the contract allows 8 branches",
-    "UNKNOWN": "Z3 gave up on a product of many unknowns",
-    "TIMEOUT": "time_limit is 60, and the proof needs 90 seconds of CPU time on this machine",
-    "OPAQUE": "the step goes through .numpy(), where no operator is recorded",
-    "OUTSIDE": "BatchNorm couples the samples of a micro-batch, and the claim is about independent samples",
-    "ERROR": "the function raised an exception in its first step",
-    "NOT_RUN": "models/loop.py was edited after the run, so its evidence speaks of another text",
-    "DISCHARGED": "expect: holds and HOLDS; or expect: refuted and REFUTED",
-    "BROKEN": "expect: holds and REFUTED: a counterexample was found",
-    "OPEN": "TIMEOUT: the claim may be right or wrong",
-    "all inputs": "GA-INV-002 over the table of window events, for every N",
-    "bounded": "every N from 1 to 4, all real gradients in [-1, 1]; N = 5 is not covered",
-    "chosen values": "N = 8 and the gradients 1, 2, 4; others are not covered",
-    "sampled": "20 batches that Hypothesis drew, on the CPU kernels of fp16",
-    "met": "gradproof verify; echo $? prints 0, and CI is green",
-    "broken": "a check is REFUTED, and gradproof verify ends with 1",
-    "usage": "gradproof verify --profil ci ends with 2 and names --profile",
-    "crash": "a harness raises, and gradproof verify ends with 3",
-    "open": "a required check is TIMEOUT or stale, and gradproof gate ends with 4",
-    "nothing": "gradproof verify -k NO-SUCH-ID ends with 5",
-    "interrupted": "ctrl-C while checks run: gradproof verify ends with 130, and goes on from there the next time",
-    "exhaustive": "every choice of clip and skip in two windows of up to 4 micro-batches, over the reals",
-    "stub_float": "a + b becomes a + b + e with |e| at most half an ulp, and e is free",
-    "compositional": "the rounding of one addition is a lemma; the sum of N is proved from it",
-    "bounded_int": "every micro-batch, N and rank from 1 to 32, as integers",
-    "bit_precise": "an fp16 addition as the 16 bits of IEEE 754",
-    "linear_chain": "((g1 + g2) + g3) + g4, with a certificate of its error bound",
-    "bit_exhaustive": "all 65,536 values of fp16",
-    "step_contract": "round/fp16/add holds by enumeration, and the chain of N additions rests on it",
-    "property test": "Hypothesis draws shapes and batches, and runs the real step on each",
-    "seeded bug": "the loss is not divided by N: the gate has to turn red",
-    "ci": "gradproof verify: no GPU is needed",
-    "release": "gradproof verify --profile release: fresh GPU evidence is needed",
-}
-"""One for each outcome, effect, reach, exit code, strategy and profile."""
 
 GLOSSARY = "docs/glossary.md"
 """A table of words of outputs and docs, several with one meaning by commas, with an example each."""
@@ -171,7 +107,7 @@ def _cut(line: str) -> str:
 
 
 def _word(word: str) -> Iterator[str]:
-    """Fixed words of gradproof."""
+    """Fixed words of gradproof: what the tables of the program say, then the page."""
     from gradproof.core.error_codes import EXPLANATIONS
     from gradproof.core.outcome import NEXT
 
@@ -184,32 +120,18 @@ def _word(word: str) -> Iterator[str]:
         for expect in Expect:
             yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
         yield f"Help: {NEXT[Outcome(upper)]}"
-        yield f"Example: {EXAMPLES[upper]}."
-    if upper in list(Effect):
-        yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
-        yield f"Example: {EXAMPLES[upper]}."
     if lower in list(Reach):
         yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
-        yield f"Example: {EXAMPLES[lower]}."
-    yield from _exit(word)
-    for kind, table in (("a strategy", STRATEGIES), ("a gate profile", PROFILES)):
-        if lower in table:
-            yield f"{lower}, {kind}: {table[lower]}."
-            yield f"Example: {EXAMPLES[lower]}."
-    for words, (meaning, example) in glossary().items():
-        if lower in words.lower().split(", "):
-            yield f"{words}: {meaning}"
-            yield f"Example: {example}{'' if example.endswith('.') else '.'}"
-
-
-def _exit(word: str) -> Iterator[str]:
-    """An exit code, by its number or its name."""
     codes = {str(e): (str(EXIT_CODE[e]), EXIT_MEANING[e]) for e in Exit}
     codes["interrupted"] = (str(INTERRUPTED), "interrupted; what had finished is kept")
     for name, (code, meaning) in codes.items():
         if word in (name, code):
+            lower = name
             yield f"exit code {code} ({name}): {meaning}."
-            yield f"Example: {EXAMPLES[name]}."
+    for words, (meaning, example) in glossary().items():
+        if lower in words.lower().split(", "):
+            yield f"{words}: {meaning}"
+            yield f"Example: {example}{'' if example.endswith('.') else '.'}"
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:
@@ -231,13 +153,14 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
 
 def _check(session: Session, name: str) -> Iterator[str]:
     properties = {o.id: o.property for contract in session.contracts for o in contract.obligations}
+    meanings = {words: meaning for words, (meaning, _) in glossary().items()}
     for check in session.checks:
         if check.id.casefold() != name and check.id.casefold().partition("@")[0] != name:
             continue
         claims = "; ".join(f"{o}, {properties[o]}" for o in check.obligations) or "nothing by itself"
         yield f"{check.id}, a check ({check.kind}, layer {check.layer}): {check.title}"
         yield f"  claims: {claims}; expects: {check.expect}"
-        yield f"  strategy: {check.strategy}: {STRATEGIES.get(check.strategy, 'not described')}"
+        yield f"  strategy: {check.strategy}: {meanings.get(check.strategy, 'not described')}"
         status = session.statuses([check])[check.id]
         why = f" ({status.reason})" if status.reason else ""
         yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
@@ -297,7 +220,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
 def _unknown(name: str, session: Session) -> GradproofError:
     from gradproof.core.error_codes import EXPLANATIONS
 
-    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *STRATEGIES, *PROFILES]
+    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *(w for row in glossary() for w in row.split(", "))]
     known += [c.id for c in session.checks] + [m for c in session.checks for m in c.mutants]
     known += [o.id for contract in session.contracts for o in contract.obligations]
     folded = {k.casefold(): str(k) for k in known}

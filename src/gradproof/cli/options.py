@@ -38,6 +38,12 @@ class Renamed(click.Option):
         return super(Renamed, shown).get_help_record(ctx)
 
 
+def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
+    """An option that was called `old` before."""
+    return click.option(*names, cls=Renamed, old=[old], **given)
+
+
+MICRO_BATCH, ACCUM_STEPS = "Samples of a micro-batch.", "Micro-batches of a window."
 json_option = click.option("--json", "json_", is_flag=True, help="The same as --format json.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print everything, not a few lines.")
 
@@ -115,7 +121,7 @@ running = together(
     ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     engine,
-    click.option("-q", "--quiet", is_flag=True, help="No progress; only the verdict, and why it is not met."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress, and nothing on stdout."),
 )
 baseline = click.option(
     "--baseline",

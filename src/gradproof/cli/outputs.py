@@ -363,19 +363,6 @@ def problems(session: Session, quiet: bool, most: int | None = None) -> None:
         click.echo(f"and {plural(len(found) - most, 'more warning')}: --verbose shows all", err=True)
 
 
-def verdict_line(report: Mapping[str, Any], page: Path) -> None:
-    """The verdict in one line on stderr, how much was run, and where the page is."""
-    verdict, rows = report["verdict"], report["checks"]
-    cached = sum(row["cached"] for row in rows)
-    ran = sum(row["fresh"] and not row["cached"] for row in rows)
-    click.echo(
-        f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
-        err=True,
-    )
-    click.echo(f"report: {page}", err=True)
-
-
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
     """The result of a selection, or of a shard of it: no report, only its checks and what they add up to."""
     rows = [
@@ -442,20 +429,15 @@ def published(
 def shown(
     reports: Sequence[Report], before: Sequence[Report], pages: Sequence[Path], text: bool, verbose: bool
 ) -> None:
-    """Print the verdict: in short on stdout; in full with `verbose`; on stderr where stdout has another format."""
+    """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
     from rich.console import Console
 
     from gradproof.report.formats import summary, terminal
 
-    if text and not verbose:
-        summary.render(reports, Console(), before, pages)
-        return
-    for report in reports if text else ():
+    for report in reports if text and verbose else ():
         terminal.render(report, Console())
-    for report, page in zip(reports, pages, strict=True):
-        verdict_line(report, page)
-    if not text:
-        summary.problems(reports, Console(stderr=True))
+    console = Console(stderr=verbose or not text)
+    summary.render(reports, console, before, pages, None if verbose else summary.LINES)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

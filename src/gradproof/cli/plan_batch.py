@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from gradproof.cli.options import Renamed, as_json
+from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, as_json, renamed
 from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
@@ -20,37 +20,10 @@ NOW = "now"
 
 
 @click.command("plan-batch")
-@click.option(
-    "-b",
-    "--micro-batch",
-    "micro",
-    cls=Renamed,
-    old=["--micro"],
-    type=int,
-    metavar="B",
-    help="Samples of a micro-batch.",
-)
-@click.option(
-    "-n",
-    "--accum-steps",
-    "accum",
-    cls=Renamed,
-    old=["--accum"],
-    type=int,
-    metavar="N",
-    help="Micro-batches of a window.",
-)
+@renamed("-b", "--micro-batch", "micro", old="--micro", type=int, metavar="B", help=MICRO_BATCH)
+@renamed("-n", "--accum-steps", "accum", old="--accum", type=int, metavar="N", help=ACCUM_STEPS)
 @click.option("--effective", "target", type=int, metavar="E", help="Samples of one optimizer step, over all ranks.")
-@click.option(
-    "--ranks",
-    "world",
-    cls=Renamed,
-    old=["--world"],
-    type=int,
-    default=1,
-    show_default=True,
-    help="Data-parallel ranks.",
-)
+@renamed("--ranks", "world", old="--world", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option("--batches", type=int, metavar="M", help="Micro-batches of an epoch, on one rank.")
 @click.option("--epochs", type=int, default=1, show_default=True, help="Epochs of the training.")
 @click.option("--compare", metavar="N,N,...", help="Accumulations to compare.  [default: 1,2,4,8,16,32]")
@@ -130,17 +103,11 @@ def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
 
 
 @click.command("sweep", epilog="Exit code 0: measured; 2: a mistake in the call; 4: there is no such device.")
-@click.option(
-    "--accum-steps",
-    "accumulate",
-    cls=Renamed,
-    old=["--accumulate"],
-    default="1,2,4,8,16",
+@renamed(
+    "--accum-steps", "accumulate", old="--accumulate", default="1,2,4,8,16", metavar="N,N,...", help=ACCUM_STEPS,
     show_default=True,
-    metavar="N,N,...",
-    help="Micro-batches of a window.",
-)
-@click.option("--micro-batch", "micro", type=int, default=16, show_default=True, help="Samples of a micro-batch.")
+)  # fmt: skip
+@click.option("--micro-batch", "micro", type=int, default=16, show_default=True, help=MICRO_BATCH)
 @click.option("--num-steps", "steps", type=int, default=20, show_default=True, help="Timed optimizer steps of each N.")
 @click.option("--net", type=click.Choice(["char", "mlp"]), default="char", show_default=True, help="What is trained.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")

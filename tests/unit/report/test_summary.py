@@ -135,10 +135,3 @@ def test_no_control_character_reaches_a_terminal() -> None:
 def test_a_first_run_compares_with_nothing() -> None:
     assert "New since" not in printed([sample.green()])
     assert "New since 2" in printed([sample.green()], before=[sample.green()])
-
-
-def test_quiet_prints_reasons_of_a_red_run_alone() -> None:
-    for made, words in ((sample.green(), False), (sample.red(), True)):
-        out = io.StringIO()
-        summary.problems([made], Console(file=out, width=100))
-        assert bool(out.getvalue()) is words

@@ -80,11 +80,6 @@ def render(
     _print([*head, *stated(reports, budget, width), *news, *tail], console)
 
 
-def problems(reports: Sequence[Report], console: Console) -> None:
-    """Print the reasons of a red run alone, as `--quiet` does; nothing of a green one."""
-    _print(stated(reports, LINES, COLUMNS), console)
-
-
 def _print(lines: Sequence[Line], console: Console) -> None:
     """Wrapped between words on a terminal, and not at all elsewhere."""
     for line in lines:
