@@ -52,7 +52,7 @@ def check(
 
 
 def assert_accumulates(function: Callable[[Any], Any], **options: Any) -> Verification:
-    """Raise AssertionError with the rendered verification unless every obligation HOLDS; return it otherwise.
+    """Raise AssertionError with the text of `gradproof check` unless every obligation HOLDS; return it otherwise.
 
     Options are those of `check`. What could not be decided is an AssertionError too, and says what is missing, but for
     the obligations that `allow_undecided` names.
@@ -71,8 +71,9 @@ def judge(found: Verification) -> None:
     __tracebackhide__ = True
     if found.exit is Exit.MET:
         return
-    from gradproof.report.formats.step import text
+    from gradproof.report.formats.brief import text
 
     open_ = [r for r in found.results if r.applies and r.outcome is not Outcome.HOLDS and r not in found.allowed]
     lost = [f"{r.obligation} {r.outcome}" for r in open_]
-    raise AssertionError(f"not every obligation holds: {', '.join(lost) or 'none was judged'}\n{text(found)}")
+    said = text(found, "gradproof.testing.check returns all results and numbers")
+    raise AssertionError(f"not every obligation holds: {', '.join(lost) or 'none was judged'}\n{said}")

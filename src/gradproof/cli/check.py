@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import Seconds, allow_undecided
+from gradproof.cli.options import Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
 from gradproof.evidence.environment import present
 
@@ -19,7 +23,16 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-FORMATS = ("text", "json", "md")
+FORMATS = ("text", "json", "md", "junit", "sarif", "github")
+how_much = together(
+    click.option("-v", "--verbose", "much", flag_value="all", help="Print everything, not a few lines."),
+    click.option("-q", "--quiet", "much", flag_value="red", help="Print only what is refuted or open, a line each."),
+)
+"""How much of a verification its text shows: a few lines, all, or what does not hold."""
+
+
+SOON, LATE = 2.0, 30.0
+"""Seconds until a terminal hears what takes long, and between two lines of it anywhere."""
 
 
 @click.command("check")
@@ -55,9 +68,16 @@ FORMATS = ("text", "json", "md")
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
+@how_much
 @allow_undecided
 def command(
-    target: str, time_limit: float, format_: str, out: Path | None, allow: tuple[str, ...], **given: Any
+    target: str,
+    time_limit: float,
+    format_: str,
+    out: Path | None,
+    much: str | None,
+    allow: tuple[str, ...],
+    **given: Any,
 ) -> int:
     """Verify that FUNCTION accumulates gradients correctly.
 
@@ -75,41 +95,79 @@ def command(
             cleared(path)
     chosen = target_of(target)
     present(request.device)
-    found = verify(chosen, request, time_limit)
+    with patience(
+        f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+    ):
+        found = verify(chosen, request, time_limit)
     found.allow_undecided = names
-    show(found, format_, out)
+    show(found, format_, out, much)
     return found.code
 
 
-def show(found: Verification, format_: str, out: Path | None) -> None:
-    """Print the verification in a format, or write it to a file and say so on stderr."""
+@contextmanager
+def patience(what: str) -> Iterator[None]:
+    """Say on stderr what takes long: after SOON on a terminal, and every LATE."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        wait = SOON if sys.stderr.isatty() else LATE
+        while not ended.wait(wait):
+            with suppress(OSError):
+                click.echo(f"{what}; {time.monotonic() - began:.0f} s so far", err=True)
+            wait = LATE
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
+
+
+def show(
+    found: Verification, format_: str, out: Path | None, much: str | None = None, err: bool = False, spent: int = 0
+) -> None:
+    """Print the verification in a format, on stderr with `err`, or write it to a file and say so on stderr.
+
+    `spent`: lines that are printed besides.
+    """
     if out is not None:
-        written(out, rendered(found, format_))
+        written(out, rendered(found, format_, much))
         click.echo(f"{found.subject}: {found.outcome} (exit {found.code}); written: {out}", err=True)
-    elif format_ == "text":
+    elif format_ == "text" and much != "red":
         from rich.console import Console
 
-        from gradproof.report.formats import step
+        from gradproof.report.formats import brief, step
 
-        step.terminal(found, Console())
+        console = Console(stderr=err)
+        step.terminal(found, console) if much == "all" else brief.terminal(found, console, spent)
     else:
-        click.echo(rendered(found, format_), nl=False)
+        click.echo(rendered(found, format_, much), nl=False, err=err)
 
 
-def rendered(found: Verification, format_: str) -> str:
-    """The verification as text, json or md."""
+def rendered(found: Verification, format_: str, much: str | None = None) -> str:
+    """The verification in a format."""
     import json
+    from importlib import import_module
 
-    from gradproof.report.formats import step
+    from gradproof.report.formats import brief, step
     from gradproof.shadow.result import to_json
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return step.text(found) if format_ == "text" else step.render_markdown(found)
+    if format_ in ("junit", "sarif", "github"):
+        made: str = import_module(f"gradproof.report.formats.{format_}").of_step(found)
+        return made
+    if format_ == "md":
+        return step.render_markdown(found)
+    return brief.text(found) if much is None else step.text(found) if much == "all" else brief.quiet(found)
 
 
 # -- `gradproof watch`: a whole training script, run once; every obligation that one run can decide.
 
+BESIDE = 2
+"""Lines of watch besides the result: the effective batch, and how the script ended."""
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -122,9 +180,12 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
+@how_much
 @allow_undecided
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
-def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[str, ...], **options: Any) -> int:
+def watch(
+    format_: str, out: Path | None, much: str | None, allow: tuple[str, ...], words: tuple[str, ...], **options: Any
+) -> int:
     """Run a training script as it is, and verify what one run can decide.
 
     The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
@@ -146,10 +207,7 @@ def watch(format_: str, out: Path | None, allow: tuple[str, ...], words: tuple[s
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
     seen.verification.allow_undecided = names
-    if out is not None or apart:
-        show(seen.verification, format_, out)
-    else:
-        click.echo(rendered(seen.verification, format_), nl=False, err=True)
+    show(seen.verification, format_, out, much, not apart, BESIDE)
     code = INTERRUPTED if seen.interrupted else seen.code
     said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
     click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)

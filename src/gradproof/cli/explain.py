@@ -70,11 +70,13 @@ def lines_of(word: str, session: Session) -> list[str]:
     readers = (_obligation, _check, _mutant, _gate)
     if lines := [line for read in readers for line in read(session, word.casefold())]:
         return lines
-    from gradproof.shadow.result import OBLIGATIONS
+    from gradproof.shadow.result import OBLIGATIONS, named
 
     if (known := word.upper()) not in OBLIGATIONS:
         raise _unknown(word, session)
-    return [f"{known}, an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of the workspace
+    return [
+        f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"
+    ]  # in no contract of the workspace
 
 
 ROWS, WIDTH, ALIKE = 15, 100, 2
@@ -135,11 +137,13 @@ def _word(word: str) -> Iterator[str]:
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:
+    from gradproof.shadow.result import named
+
     for contract in session.contracts:
         for o in contract.obligations:
             if o.id.casefold() != name:
                 continue
-            yield f"{o.id}, an obligation of {contract.id} ({o.type}): {o.property}"
+            yield f"{named(o.id)}: an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
             mine = [c for c in session.checks if o.id in c.obligations]
             if bugs := dict.fromkeys(m for c in mine for m in c.mutants):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Scope, entry_of
 from gradproof.core.outcome import (
+    DECISION,
     EXIT_MEANING,
     MEANING,
     NO_WORKSPACE,
@@ -27,8 +28,11 @@ from gradproof.core.outcome import (
 from gradproof.core.schemas.evidence import Stats
 from gradproof.report.consistency import Report, effect_of, required_ids, waived_ids, worst
 from gradproof.report.rounding import assumed
-from gradproof.report.text import counted, one_line, plural, value
+from gradproof.report.text import counted, one_line, plural, sentence, value
 from gradproof.verdict import judge
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 
 # -- What a row of a report is to a CI system: passed, failed, an error, or skipped. One table for every format.
@@ -96,6 +100,29 @@ def rows(report: Report) -> Iterator[CaseRow]:
     for check in report["checks"]:
         yield _check(report, check, check["id"] in waived)
     yield from _gate(report)
+
+
+def case_rows(verification: Verification) -> list[CaseRow]:
+    """A row for each obligation of a step; one of the verdict where no other shows that it is not met."""
+    from gradproof.shadow.result import NAMES
+
+    v, found = verification, list[CaseRow]()
+    file = v.subject.rpartition(":")[0] or v.subject
+    for r in v.results:
+        status = status_of(r.outcome, DECISION[Expect.HOLDS, r.outcome], required=True)
+        if not r.applies or r in v.allowed:
+            status = RowStatus.SKIPPED
+        at = (file, 1, 1)
+        if r.location is not None and r.location.file:
+            at = (r.location.file, max(1, r.location.line), 1)
+        words = sentence(f"{r.outcome}: {r.reason}") + (f" Help: {sentence(r.help)}" if r.help else "")
+        name, level = NAMES.get(r.obligation, r.obligation), level_of(r.outcome, status)
+        found.append(CaseRow(r.obligation, name, status, level, str(r.outcome), words, 0.0, v.subject, *at))
+    if v.exit is not Exit.MET and not any(row.level for row in found):
+        words = f"{v.outcome}: nothing was decided. Exit code {v.code}: {EXIT_MEANING[v.exit]}."
+        bad = ("verdict", "the verdict", RowStatus.FAILED, Level.ERROR, str(v.outcome), words)
+        found.append(CaseRow(*bad, 0.0, v.subject, file, 1, 1))
+    return found
 
 
 def _check(report: Report, check: Mapping[str, Any], waived: bool) -> CaseRow:

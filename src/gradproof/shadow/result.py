@@ -33,6 +33,18 @@ OBLIGATIONS: dict[str, str] = {
     "GA-TOK-001": "every valid token of a window weighs the same",
 }
 """Obligations that a recorded step can discharge, in the order of the report."""
+NAMES: dict[str, str] = {
+    "GA-DATA-001": "every sample once",
+    "GA-EQ-001": "the gradient of the full batch",
+    "GA-INV-001": "the loss of the full batch",
+    "GA-INV-002": "no stale gradient",
+    "GA-INV-003": "one step a window",
+    "GA-INV-004": "accumulation in fp32 or wider",
+    "GA-INV-005": "one clip, of the whole gradient",
+    "GA-SYNC-001": "one gradient on all ranks",
+    "GA-TOK-001": "every valid token weighs the same",
+}
+"""What an output calls each of them, beside its id."""
 WHERE_DUE = ("GA-SYNC-001", "GA-TOK-001")
 """Those that only some steps have: of several ranks, or with a loss that counts tokens."""
 
@@ -49,6 +61,11 @@ ON_PATH = {ALL_DATA: "all real weights, data and draws that take the recorded pa
 """What is left of a reach where the step's path depends on numbers."""
 SHOWN = 3
 """Lines that a reach names."""
+
+
+def named(obligation: str) -> str:
+    """The id of an obligation and its name: `GA-INV-002, no stale gradient`; an id without a name is alone."""
+    return f"{obligation}, {NAMES[obligation]}" if obligation in NAMES else obligation
 
 
 def on_path(reach: str, lines: Sequence[str]) -> str:
@@ -151,6 +168,8 @@ def ending(outcome: Outcome) -> Exit:
     return {Effect.DISCHARGED: Exit.MET, Effect.BROKEN: Exit.BROKEN, Effect.OPEN: Exit.OPEN}[effect]
 
 
+if NAMES.keys() != OBLIGATIONS.keys():
+    raise ImportError("NAMES does not name every obligation")
 if set(SEVERITY) != set(Outcome):
     raise ImportError("SEVERITY does not order every outcome")
 

@@ -10,12 +10,16 @@ from typing import Any
 
 import jsonschema
 import pytest
+import step_bench
 import xmlschema
 from report_sample import green, judged, partial, red
 
 from gradproof.core.outcome import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
 from gradproof.report.formats import github, junit, sarif
 from gradproof.report.views import Level, RowStatus, level_of, rows, status_of
+from gradproof.shadow.locations import Location
+from gradproof.shadow.request import undecided
+from gradproof.shadow.result import NAMES, Verification
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 XSD = [xmlschema.XMLSchema(DATA / name) for name in ("junit-10.xsd", "junit-4.xsd")]
@@ -116,6 +120,51 @@ def test_sarif_where_no_workspace_was_found() -> None:
     jsonschema.Draft7Validator(SARIF).validate(log)
     stated = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
     assert stated == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
+
+
+def of_step(outcome: Outcome) -> Verification:
+    """A step of which one obligation has this outcome, at line 7, and a text that no format may take as its own."""
+    found = step_bench.answering(outcome)
+    result = found.results[1]
+    result.location, result.reason = Location(str(Path.cwd() / "train.py"), 7, "step"), 'a,b:c%d <e> & "f" ::error::g'
+    return found
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_step_is_green_for_ci_exactly_where_it_holds(outcome: Outcome) -> None:
+    found = of_step(outcome)
+    text = junit.of_step(found)
+    for schema in XSD:
+        schema.validate(text)
+    stated, good = cases(text), outcome is Outcome.HOLDS
+    assert len(stated) == len(found.results)
+    assert {name for name, word in stated.items() if word != "passed"} == (set() if good else {"GA-EQ-001"})
+    log = json.loads(sarif.of_step(found))
+    jsonschema.Draft7Validator(SARIF, format_checker=jsonschema.FormatChecker()).validate(log)
+    [run] = log["runs"]
+    assert run["invocations"][0]["exitCode"] == found.code
+    places = [r["locations"][0]["physicalLocation"] for r in run["results"]]
+    assert [(p["artifactLocation"]["uri"], p["region"]["startLine"]) for p in places] == [("train.py", 7)] * (not good)
+    assert [r["shortDescription"]["text"] for r in run["tool"]["driver"]["rules"]] == [NAMES["GA-EQ-001"]] * (not good)
+    [line] = github.of_step(found).splitlines()
+    assert COMMAND.fullmatch(line)
+    assert line.startswith("::notice ") == good
+    assert ("file=train.py,line=7,col=1,title=GA-EQ-001::the gradient of the full batch: " in line) == (not good)
+
+
+def test_what_a_step_leaves_open_is_never_green_for_ci() -> None:
+    """Nothing judged is no success, and an obligation that may stay undecided is skipped."""
+    found = of_step(Outcome.OPAQUE)
+    found.allow_undecided = ["GA-EQ-001"]
+    assert found.code == 0
+    assert cases(junit.of_step(found))["GA-EQ-001"] == "skipped"
+    assert github.of_step(found).startswith("::notice ")
+    for nothing in (Verification("train.py:step", {}), undecided("train.py:step", {}, Outcome.UNKNOWN, "why")):
+        nothing.allow_undecided = [result.obligation for result in nothing.results]
+        assert nothing.code != 0
+        assert cases(junit.of_step(nothing))["verdict"] == "failure"
+        assert github.of_step(nothing).startswith("::error file=train.py,line=1,")
+        assert json.loads(sarif.of_step(nothing))["runs"][0]["results"][0]["ruleId"] == "verdict"
 
 
 COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*")

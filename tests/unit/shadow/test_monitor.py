@@ -326,7 +326,7 @@ def test_a_given_number_that_is_not_seen_is_said() -> None:
 def test_the_json_form_and_the_text_have_it() -> None:
     made: Verification = watch(monitored_loop.train, 4, 2)
     jsonschema.validate(to_json(made), SCHEMA)
-    text = step.text(from_json(to_json(made)), 300)
+    text = step.text(from_json(to_json(made)))
     assert "4 x 4 x 1 = 16" in text
     assert re.search(r"window 2, [^.]*: 0\.659184, inf,", text)
     assert "Monitoring" not in step.text(Verification("train.py", {}))

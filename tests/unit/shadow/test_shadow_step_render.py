@@ -28,13 +28,15 @@ SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-
 LINE = "    loss.backward()  # `here` <b>"
 
 
-def narrow(found: Verification) -> str:
-    return step.text(found, 60)
+def drawn(found: Verification, width: int = 80) -> str:
+    out = io.StringIO()
+    step.terminal(found, Console(file=out, width=width, force_terminal=True, color_system=None))
+    return out.getvalue()
 
 
 RENDERERS: dict[str, Callable[[Verification], str]] = {
-    "100": step.text,
-    "60": narrow,
+    "plain": step.text,
+    "terminal": lambda found: drawn(found, 300),
     "markdown": step.render_markdown,
 }
 OPEN = [o for o in Outcome if DECISION[Expect.HOLDS, o] is Effect.OPEN]
@@ -72,11 +74,20 @@ def test_a_refutation_has_its_line_counterexample_and_help(name: str, place: Loc
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_no_line_is_wider_than_the_terminal(place: Location, width: int) -> None:
-    found = step_bench.refuted(place)
-    found.rounding = [{f"column {i}": "1" * 20 for i in range(9)} for _ in range(20)]
-    lines = step.text(found, width).splitlines()
+    lines = drawn(step_bench.refuted(place), width).splitlines()
     assert max(map(len, lines)) <= width
-    assert any("8 more" in line for line in lines)
+
+
+def test_plain_text_has_a_sentence_a_line_and_no_escapes(place: Location) -> None:
+    found = step_bench.refuted(place)
+    found.rounding = [{f"column {i}": "1" * 20 for i in range(9)} for _ in range(200)]
+    found.notes = ["a note of **many** `words` & <b>, " * 20, "a_b"]
+    lines = step.text(found).splitlines()
+    assert f"- {' '.join(found.notes[0].split())}" in lines
+    assert "- a_b" in lines
+    assert "Help: divide the loss." in lines
+    assert any("80 more" in line for line in lines)
+    assert [line for line in lines if line != line.rstrip() or "\\" in line] == []
 
 
 @pytest.mark.parametrize("name", RENDERERS)
@@ -116,9 +127,7 @@ def test_markdown_lets_nothing_of_the_user_through(place: Location) -> None:
 def test_control_characters_reach_no_terminal() -> None:
     found = step_bench.refuted()
     found.results[1].reason = "red \x1b[31m text"
-    out = io.StringIO()
-    step.terminal(found, Console(file=out, width=80, force_terminal=True, color_system=None))
-    assert "\x1b[31m" not in out.getvalue()
+    assert "\x1b[31m" not in drawn(found) + step.text(found)
 
 
 def test_a_source_that_is_gone_is_not_quoted() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gradproof.shadow.result import Verification
 from tests.loops.bugs import LoopMutant
 from tests.loops.catalogue import FOLDER, LOOPS, UNPROVED
 from tests.loops.mutants import MUTANTS
-from tests.loops.sweep import Job, Worker, jobs_of, kept, said, sweep, wanted
+from tests.loops.sweep import Job, Worker, jobs_of, kept, said, sweep, verify, wanted
 from tests.loops.sweep_table import markdown
 from tests.loops.verdicts import (
     CRASH,
@@ -106,6 +107,27 @@ def test_every_bug_is_found_at_its_line() -> None:
     jobs = list(one_of_each())
     assert {j.mutant.name for j in jobs if j.mutant} == {m.name for m in MUTANTS if m.loop in QUICK_FIRST}
     assert [said(row) for row in sweep(jobs, WORKERS) if row.verdict not in WANTED] == []
+
+
+OTHERS = [name for name, loop in LOOPS.items() if name not in QUICK_FIRST and loop.available]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_loop_is_proved_and_a_bug_that_no_plain_loop_has_is_found(name: str) -> None:
+    """Whatever is verified, its few lines are counted (`tests.checked`): one too many is a crash here."""
+    known = {m.name for m in MUTANTS if m.loop in QUICK_FIRST}
+    jobs = [job for job in jobs_of(LOOPS[name]) if job.mutant is None or job.mutant.name not in known]
+    assert [said(row) for row in sweep(jobs, WORKERS) if not wanted(row)] == []
+
+
+def test_a_line_too_many_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(found: Verification, spent: int = 0) -> Verification:
+        raise AssertionError(f"99 lines of {found.subject}, and {spent} besides")
+
+    monkeypatch.setattr("tests.checked.counted", counted)
+    with pytest.raises(AssertionError, match="99 lines of train"):
+        verify(LOOPS["plain"].path, 4, 0, 1)
 
 
 def test_a_correct_loop_that_is_called_a_mutant_is_missed() -> None:

@@ -62,8 +62,10 @@ def test_every_other_outcome_is_an_assertion(outcome: Outcome) -> None:
 def test_a_refutation_is_told_in_full() -> None:
     with pytest.raises(AssertionError, match=step_bench.REASON) as caught:
         assert_accumulates(says("refuted"))
-    for words in ("4/3", "Help: divide the loss", "step_bench.py:1"):
+    for words in ("help: divide the loss", "step_bench.py:1", "GA-EQ-001, the gradient of the full batch"):
         assert words in str(caught.value)
+    assert "--verbose" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 25
 
 
 def test_what_is_missing_is_said() -> None:

@@ -20,7 +20,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.shadow.process import check as child
 from gradproof.shadow.process.check import Script, script_of
-from gradproof.shadow.result import OBLIGATIONS, from_json
+from gradproof.shadow.result import OBLIGATIONS, from_json, named
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "reports/step.schema.json").read_text(encoding="utf-8"))
 SCRIPT = """
@@ -131,6 +131,16 @@ def test_a_script_that_leaves_no_answer_has_ended_early(capfd: pytest.CaptureFix
     assert reason == "the script's process ended with exit code 0 and left no answer: the process ended early"
 
 
+def test_the_text_and_the_lines_beside_it_keep_the_limit(capfd: pytest.CaptureFixture[str]) -> None:
+    for word, most in (("fine", 12), ("refuted", 25)):
+        assert gradproof("--", "jobs/train.py", word) == (word == "refuted")
+        assert len(capfd.readouterr().err.splitlines()) + 1 <= most  # and the effective batch
+    assert gradproof("-v", "--", "jobs/train.py", "refuted") == 1
+    assert "Counterexample" in capfd.readouterr().err
+    assert gradproof("-q", "--", "jobs/train.py", "refuted") == 1
+    assert len(capfd.readouterr().err.splitlines()) == 2
+
+
 def test_json_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert gradproof("--format", "json", "--", "jobs/train.py", "refuted") == 1
     out, err = capfd.readouterr()
@@ -173,9 +183,8 @@ def test_only_what_is_undecided_can_be_allowed(
     if code == EXIT_CODE[Exit.USAGE]:
         assert "allow-undecided is 'GA-EQ-002'" in err
     elif code == 0:
-        assert f"undecided: {', '.join(names)}." in err
-        assert "every obligation holds but" in err
-        assert "GA-EQ-001 was not decided" in err
+        assert f"allowed to be undecided: {'; '.join(map(named, names))}; exit code 0" in err
+        assert f"{named('GA-EQ-001')} not decided: " in err
 
 
 def test_what_is_allowed_stands_in_the_json_and_the_markdown() -> None:
@@ -193,7 +202,9 @@ def test_what_is_allowed_stands_in_the_json_and_the_markdown() -> None:
     with pytest.raises(ValueError, match="its results say"):
         from_json(data | {"allow_undecided": []})
     assert gradproof("--format", "md", *options, "--", "jobs/train.py", "OPAQUE") == 0
-    assert "undecided: GA-EQ-001." in Path("made").read_text(encoding="utf-8")
+    assert "Allowed to be undecided: GA-EQ-001, the gradient of the full batch." in Path("made").read_text(
+        encoding="utf-8"
+    )
 
 
 BAD: tuple[tuple[str, ...], ...] = (

@@ -7,12 +7,16 @@ most 1 MiB. Source: GitHub, Workflow commands for GitHub Actions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report, require
 from gradproof.report.formats import markdown
 from gradproof.report.formats.sarif import relative
-from gradproof.report.views import CaseRow, Level, of_nobody, rows
+from gradproof.report.views import CaseRow, Level, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 MOST = 10
 SUMMARY_BYTES = 1 << 20
@@ -26,16 +30,25 @@ def render(reports: Sequence[Report]) -> str:
     """
     for report in reports:
         require(report)
-    found = [row for report in reports for row in rows(report) if row.level is not None]
     lines = [f"::warning title=gradproof::{_data(NO_WORKSPACE)}"] if any(map(of_nobody, reports)) else []
+    names = ", ".join(report["contract"]["id"] for report in reports)
+    return _annotations([row for report in reports for row in rows(report)], lines, f"the gate is met: {names}")
+
+
+def of_step(verification: Verification) -> str:
+    """The same of a step: an annotation at the line of each obligation that is refuted or open."""
+    return _annotations(case_rows(verification), [], f"every obligation that was judged holds: {verification.subject}")
+
+
+def _annotations(every: Sequence[CaseRow], lines: list[str], met: str) -> str:
+    found = [row for row in every if row.level is not None]
     room = {Level.ERROR: MOST, Level.WARNING: MOST - len(lines)}
     for level, most in room.items():
         mine = [row for row in found if row.level is level]
         lines += [_line(row, 0) for row in mine[: most - 1]]
         lines += [_line(mine[most - 1], len(mine) - most)] if len(mine) >= most else []
     if not found:
-        names = ", ".join(report["contract"]["id"] for report in reports)
-        lines += [f"::notice title=gradproof::{_data(f'the gate is met: {names}')}"]
+        lines += [f"::notice title=gradproof::{_data(met)}"]
     return "\n".join(lines) + "\n"
 
 

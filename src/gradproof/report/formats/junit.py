@@ -7,13 +7,18 @@ gate's criteria and its verdict are cases of their own: a suite without a failur
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, TestSuite
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report
-from gradproof.report.views import CaseRow, RowStatus, of_nobody, rows
+from gradproof.report.views import CaseRow, RowStatus, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESULT = {RowStatus.FAILED: Failure, RowStatus.ERROR: Error, RowStatus.SKIPPED: Skipped}
@@ -21,16 +26,34 @@ _RESULT = {RowStatus.FAILED: Failure, RowStatus.ERROR: Error, RowStatus.SKIPPED:
 
 def render(reports: Sequence[Report]) -> str:
     """The XML document of these reports."""
-    document = JUnitXml("gradproof")
+    suites = []
     for report in reports:
-        suite = TestSuite(_clean(f"{report['contract']['id']} {report['profile']}"))
-        suite.timestamp = str(report["generated_at"])[:19]
-        for row in rows(report):
-            suite.add_testcase(_case(row))
-        for element in (suite._elem, *suite._elem):
-            _seconds(element)
+        suite = _suite(f"{report['contract']['id']} {report['profile']}", report["generated_at"], rows(report))
         if of_nobody(report):
             suite.append(SystemErr(NO_WORKSPACE))  # type: ignore[no-untyped-call]
+        suites.append(suite)
+    return _document(suites)
+
+
+def of_step(verification: Verification) -> str:
+    """The same of a step: a case for each obligation."""
+    now = datetime.now(UTC).isoformat()
+    return _document([_suite(f"gradproof {verification.subject}", now, case_rows(verification))])
+
+
+def _suite(name: str, when: object, every: Iterable[CaseRow]) -> TestSuite:
+    suite = TestSuite(_clean(name))
+    suite.timestamp = str(when)[:19]
+    for row in every:
+        suite.add_testcase(_case(row))
+    for element in (suite._elem, *suite._elem):
+        _seconds(element)
+    return suite
+
+
+def _document(suites: Iterable[TestSuite]) -> str:
+    document = JUnitXml("gradproof")
+    for suite in suites:
         document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     _seconds(document._elem)

@@ -10,13 +10,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gradproof import __version__
-from gradproof.core.outcome import NO_WORKSPACE
+from gradproof.core.outcome import NO_WORKSPACE, Exit
 from gradproof.report.consistency import Report
-from gradproof.report.views import CaseRow, of_nobody, rows
+from gradproof.report.views import CaseRow, case_rows, of_nobody, rows
+
+if TYPE_CHECKING:
+    from gradproof.shadow.result import Verification
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST = 25_000
@@ -24,7 +27,18 @@ MOST = 25_000
 
 def render(reports: Sequence[Report]) -> str:
     """The log of these reports. The first MOST results are kept, errors before warnings."""
-    found = [row for report in reports for row in rows(report) if row.level is not None]
+    return _log([row for report in reports for row in rows(report)], [_invocation(report) for report in reports])
+
+
+def of_step(verification: Verification) -> str:
+    """The log of a step: an alert at the line of each obligation that is refuted or open."""
+    crashed = verification.exit is Exit.CRASH
+    invocation = {"executionSuccessful": not crashed, "exitCode": verification.code}
+    return _log(case_rows(verification), [invocation | {"exitCodeDescription": str(verification.exit)}])
+
+
+def _log(every: Sequence[CaseRow], invocations: list[dict[str, Any]]) -> str:
+    found = [row for row in every if row.level is not None]
     kept = sorted(found, key=lambda row: str(row.level))[:MOST]
     titles = {row.id: row.title for row in kept}
     index = {name: i for i, name in enumerate(titles)}
@@ -37,7 +51,7 @@ def render(reports: Sequence[Report]) -> str:
                 "rules": [{"id": n, "shortDescription": {"text": titles[n] or n}} for n in titles],
             }
         },
-        "invocations": [_invocation(report) for report in reports],
+        "invocations": invocations,
         "columnKind": "unicodeCodePoints",
         "results": [_result(row, index[row.id]) for row in kept],
     }

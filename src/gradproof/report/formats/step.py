@@ -1,37 +1,36 @@
-"""The verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
+"""The whole verification of a real step, for people: Markdown, which a terminal shows, and plain text of it.
 
+`brief` prints a few lines of it.
 A word of success stands only where the outcome is HOLDS, with its reach; what was not decided is said to be so.
 Colour never carries a statement alone. Results with the same outcome, reason and place are printed once.
 """
 
 from __future__ import annotations
 
-import io
+import html
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.rule import Rule
-from rich.table import Table
-from rich.text import Text
+from rich.markdown import Markdown
 
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
-from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import OBLIGATIONS, Result, Verification
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
+ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Block:
 
     @property
     def names(self) -> str:
-        """The obligations' ids."""
-        return ", ".join(result.obligation for result in self.results)
+        """The obligations' ids, each with its name."""
+        return "; ".join(named(result.obligation) for result in self.results)
 
     @property
     def says(self) -> str:
@@ -111,7 +110,7 @@ def summary(verification: Verification) -> str:
         said = "Each holds on the reach that is stated with it."
     else:
         words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
-    apart = [sentence(f"{r.obligation} was not judged: {r.reason}") for r in v.results if not r.applies]
+    apart = [sentence(f"{named(r.obligation)}, was not judged: {r.reason}") for r in v.results if not r.applies]
     return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
 
 
@@ -131,13 +130,13 @@ def _open(v: Verification) -> Iterator[str]:
     """What was not decided: the equality with the full batch first, and why where the reason is its own."""
     undecided = [b for b in blocks(v) if b.effect is Effect.OPEN and b.first.applies]
     found = sorted(undecided, key=lambda b: b.first.obligation != EQUAL)
-    names = [r.obligation for b in found for r in b.results]
+    names = [named(r.obligation) for b in found for r in b.results]
     if names and len(found[0].results) == 1:
-        yield sentence(f"{names.pop(0)} was not decided: {found[0].first.reason}")
+        yield sentence(f"{names.pop(0)}, was not decided: {found[0].first.reason}")
     if names:
-        yield f"Not decided: {', '.join(names)}."
+        yield f"Not decided: {'; '.join(names)}."
     if v.allow_undecided:
-        yield f"Allowed to be undecided: {', '.join(v.allow_undecided)}."
+        yield f"Allowed to be undecided: {'; '.join(map(named, v.allow_undecided))}."
 
 
 def setting(verification: Verification) -> str:
@@ -282,96 +281,17 @@ def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
 
 
 def terminal(verification: Verification, console: Console) -> None:
-    """Print the verification."""
-    style = STYLE[DECISION[Expect.HOLDS, verification.outcome]]
-    console.print(Rule(style=style))
-    console.print(Text(title(verification), style=style), Text(one_line(verification.subject), style="bold"))
-    console.print(Text(summary(verification)))
-    console.print(Text(setting(verification), style="dim"))
-    for block in blocks(verification):
-        console.print()
-        _block(block, console)
-    if not verification.results:
-        console.print(Text(UNDECIDED, style=STYLE[Effect.OPEN]))
-    for name, rows in tables(verification):
-        console.print()
-        console.print(Text(name, style="bold"))
-        _table(rows, console)
-    console.print()
-    for name, items in facts(verification):
-        _fact(name, items, console)
-
-
-def _block(block: Block, console: Console) -> None:
-    r, style = block.first, STYLE[block.effect]
-    console.print(Text.assemble((f"{SYMBOL[block.effect]} {one_line(block.names)}  ", "bold"), (block.state, style)))
-    if block.says:
-        indented(console, Text(sentence(f"{block.says[0].upper()}{block.says[1:]}"), style="dim"))
-    if block.reach:
-        indented(console, Text(sentence(f"Reach: {block.reach}")))
-    if r.reason:
-        indented(console, Text(sentence(r.reason)))
-    if block.effect is Effect.OPEN:
-        indented(console, Text(UNDECIDED))
-    if r.location is not None and r.location.file:
-        indented(console, Text(shown(r.location), style="bold"))
-        line = quoted(r.location)
-        if line:
-            indented(console, Text(f"{r.location.line} | {line}"), 4)
-        if r.location.via:
-            indented(console, Text(f"through {one_line(r.location.via)}", style="dim"), 4)
-    for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
-        _pairs(name, data, console)
-    for line in run_of(r):
-        indented(console, Text(line))
-    if r.help:
-        indented(console, Text.assemble(("Help: ", "bold"), sentence(r.help)))
-
-
-def _pairs(name: str, data: Mapping[str, Any] | None, console: Console) -> None:
-    kept, more = cut(pairs(data), ITEMS)
-    if kept:
-        indented(console, Text(f"{name}:"))
-    for key, text in kept:
-        indented(console, Text(f"{one_line(key)} = {text}"), 4)
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"), 4)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    kept, more = cut(rows, ROWS)
-    names = columns(kept)
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for name in names:
-        drawn.add_column(one_line(name).replace("_", " "), overflow="fold")
-    for row in kept:
-        drawn.add_row(*(Text(cell(row[name]) if name in row else "") for name in names))
-    if console.measure(drawn, options=console.options.update(max_width=10_000)).maximum <= console.width:
-        indented(console, drawn)
+    """Print the verification; where it goes to no terminal, as plain text of which nothing is wrapped."""
+    if console.is_terminal:
+        console.print(Markdown(render_markdown(verification)))
     else:
-        for row in kept:
-            indented(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
+        console.file.write(text(verification))
 
 
-def _fact(name: str, items: Sequence[str], console: Console) -> None:
-    if len(items) < 2:
-        console.print(Text.assemble((f"{name}: ", "bold"), one_line(items[0]) if items else "none"))
-        return
-    console.print(Text(f"{name}:", style="bold"))
-    kept, more = cut(items, ITEMS)
-    for item in kept:
-        indented(console, Text(f"- {one_line(item)}"))
-    if more:
-        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
-
-
-def text(verification: Verification, width: int = 100) -> str:
-    """The terminal's words without colour."""
-    out = io.StringIO()
-    terminal(verification, Console(file=out, width=width, force_terminal=False, color_system=None, no_color=True))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+def text(verification: Verification) -> str:
+    """The Markdown without its escapes and bold type, a sentence a line."""
+    parts = render_markdown(verification).replace("**", "").split("```")
+    return "```".join(part if i % 2 else html.unescape(ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
 
 
 def render_markdown(verification: Verification) -> str:
@@ -387,8 +307,13 @@ def render_markdown(verification: Verification) -> str:
         body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
         parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
         parts += [f"And {more} more in the JSON form."] if more else []
-    rest = [(name, "; ".join(one_line(i) for i in items) or "none") for name, items in facts(v)]
-    return "\n\n".join([*parts, "## What this rests on", markdown.table(("What", "Value"), rest)]) + "\n"
+    rest = [
+        f"**{name}:**\n\n{markdown.bullets(items)}"
+        if len(items) > 1
+        else f"**{name}:** {markdown.escape(*items or ['none'])}"
+        for name, items in facts(v)
+    ]
+    return "\n\n".join([*parts, "## What this rests on", *rest]) + "\n"
 
 
 def _section(block: Block) -> str:

@@ -391,7 +391,8 @@ def run_watched(job: Mapping[str, Any]) -> None:
     from gradproof.shadow.protocol.monitor_report import effective, effective_line
 
     def opened(monitor: Any) -> None:
-        print(f"gradproof watch: {effective_line(effective(monitor))}", file=sys.stderr, flush=True)
+        said = effective_line(effective(monitor)).partition(" (micro-batch: ")[0]
+        print(f"gradproof watch: {said}", file=sys.stderr, flush=True)
 
     script, options, own = Script(**job["script"]), job["options"], os.getpid()
     watcher = ScriptWatch(**options, opened=opened)

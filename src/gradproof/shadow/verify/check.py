@@ -7,20 +7,23 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 from __future__ import annotations
 
 import hashlib
+import io
 import platform
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Noted, Run
+from gradproof.shadow.record.run import Noted, Printed, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, unobserved, with_numbers, without_numbers
@@ -77,7 +80,12 @@ def check_whole(
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
-    start, group = time.perf_counter(), group or Group()
+    with first_call(step) as step:
+        return _checked(step, subject, request, group or Group(), full)
+
+
+def _checked(step: Step, subject: str, request: Request, group: Group, full: Step | None) -> Verification:
+    start = time.perf_counter()
     best = attempted(step, request, Hints(), group, full)
     for integers in (False, True):
         reads = any(group.gather(bool(best.ours.facts.reads)))
@@ -100,6 +108,26 @@ def check_whole(
     if request.certificate:
         made.notes.append(logged(step, request, best.hints))
     return made
+
+
+@contextmanager
+def first_call(step: Step) -> Iterator[Step]:
+    """The function, of which only the first call is heard: it is called several times, and would print each time."""
+    before = sys.stdout, sys.stderr
+    streams = [Printed(stream or io.StringIO(), True) for stream in before]
+
+    def called(run: Any) -> Any:
+        try:
+            return step(run)
+        finally:
+            for stream in streams:
+                stream.passes = False
+
+    sys.stdout, sys.stderr = (cast("Any", stream) for stream in streams)
+    try:
+        yield called
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def logged(step: Step, request: Request, hints: Hints) -> str:

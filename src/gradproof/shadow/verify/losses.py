@@ -331,7 +331,9 @@ class TokenJudge:
             return "a weight that was not read" if number is None else near(number)
         by = found[0].limit_denominator(10**4)
         whole = by.numerator == 1 and close(by, found[0])
-        return f"1/({by.denominator} {name})" if whole else f"{near(found[0])}/{name}"
+        if whole:
+            return f"1/{name}" if by == 1 else f"1/({by.denominator} {name})"
+        return f"{near(found[0])}/{name}"
 
 
 def of_two_runs(ours: Followed, equal: Result) -> Result | None:

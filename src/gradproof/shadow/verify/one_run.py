@@ -149,7 +149,8 @@ class OneRun(Judging):
         """The windows, whatever the outcome."""
         shown = spans([window.step.window for window in self.windows], self.total)
         reads = len(self.facts.reads)
-        path = f", on the recorded path ({reads} numbers were read)" if reads else ""
+        read = "1 number was" if reads == 1 else f"{reads} numbers were"
+        path = f", on the recorded path ({read} read)" if reads else ""
         return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:

@@ -1,0 +1,332 @@
+"""The verification of a real step in a few lines: at most 12 where it holds and 25 elsewhere, at 80 columns or more.
+
+The layout is that of rustc and ruff: the obligation, the line of the source with what is wrong underlined, found and
+expected, help. What was not decided and what was not judged follow. `step` prints the whole. In a pipe a sentence is
+one line, of any length; a terminal wraps at words. A reach is never shortened: cut, it would say more than was shown.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from gradproof.core.outcome import DECISION, Effect, Exit, Expect, Outcome
+from gradproof.report.formats.step import EQUAL, STYLE, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
+from gradproof.report.text import clean, one_line, plural, value
+from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
+
+WIDTH, NARROW = 100, 80
+"""Columns at which the lines are counted: those of the terminal, but no more and no fewer than these."""
+HELD, OTHER = 12, 25
+"""The most lines of a verification that holds, and of any other."""
+SHOWN = 4
+"""Weights, or numbers, that one line shows."""
+MORE = "--verbose shows everything, --format json has all numbers"
+CAUSES = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-INV-004", "GA-DATA-001", "GA-SYNC-001", "GA-TOK-001", EQUAL)
+"""The most serious refutation first: what makes a gradient wrong stands before the gradient that it makes wrong."""
+USUAL: Mapping[str, str] = {
+    "real and whole numbers: ": "",
+    "the laws of ": "torch's operators follow their laws",
+    "0 operators are uninterpreted": "",
+    "no denominator is zero": "no denominator is zero",
+    "both runs are given the same": "the full batch has the same samples and draws",
+    "a sample is a row of": "a sample is a row of a batch",
+    "plain numbers, as N": "plain numbers are those of the recorded windows",
+    "each window has as many": "windows have as many micro-batches as these",
+}
+"""How an assumption that every verification has begins, and what a few words say of it. All others are shown whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a label with a style, and a text.
+
+    `firm`: it is never cut; `short`: what may stand in its place; `source`: it keeps its spaces.
+    """
+
+    text: str
+    label: str = ""
+    style: str = "bold"
+    indent: int = 0
+    firm: bool = False
+    source: bool = False
+    short: Line | None = None
+
+    def rows(self, width: int) -> list[str]:
+        """What a terminal of this width shows."""
+        body, start = f"{self.label}{self.text}", " " * self.indent
+        if self.source:
+            return [start + body]
+        return textwrap.wrap(body, width, initial_indent=start, subsequent_indent=start + "  ", **KEEP) or [""]
+
+    def height(self, width: int) -> int:
+        """How many lines of a terminal it takes."""
+        return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
+
+    def cut(self, rows: int, width: int) -> Line:
+        """The same in as many rows, cut after a word."""
+        room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
+        return replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
+
+
+KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def lines(verification: Verification, spent: int = 0, more: str = MORE, width: int = WIDTH) -> list[Line]:
+    """The verification in a few lines, counted at this width.
+
+    `spent`: as many lines are printed beside them; `more`: where there is more.
+    """
+    v = verification
+    holds = v.outcome is Outcome.HOLDS
+    made = [*(_held(v) if holds else _not_held(v)), _more(v, more)]
+    most = (HELD if holds else OTHER) - spent
+    while (over := sum(line.height(width) for line in made) - most) > 0:
+        soft = [line for line in made if not line.firm]
+        tall = max(soft, key=lambda line: line.height(width), default=None)
+        if tall is not None and (height := tall.height(width)) > 1:
+            made[made.index(tall)] = tall.cut(max(1, height - over), width)
+        elif some := [line for line in made if line.short is not None]:
+            made[made.index(some[0])] = some[0].short or some[0]
+        elif soft:
+            made.remove(soft[-1])
+        else:
+            break
+    return made
+
+
+def _held(v: Verification) -> Iterator[Line]:
+    """What holds and how far, what was not judged, what is assumed, and what to do next."""
+    held = [r for r in v.results if r.outcome is Outcome.HOLDS]
+    judged = "" if len(held) == len(v.results) else " that was judged"
+    said = f"every obligation{judged} holds ({len(held)} of {len(v.results)}){_length(v)}"
+    yield Line(f"{one_line(v.subject)}: {said}", f"{title(v)} ", STYLE[Effect.DISCHARGED], firm=True)
+    ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
+    for reach, some in groupby(ordered, key=lambda r: r.reach):
+        yield _reaching(_near(reach), list(some))
+    yield from _windows(v)
+    apart = [] if v.rounding else ["the rounding of floats"]
+    apart += [f"{named(r.obligation)}: {_near(r.reason)}" for r in v.results if not r.applies]
+    apart += [_near(said) for said in v.uncovered if not said.startswith("window ")]
+    if apart:
+        yield Line("; ".join(apart), "not judged: ")
+    if v.rounding:
+        yield Line(_bounds(v), "rounding: ")
+    if assumed := _assumed(v):
+        yield Line("; ".join(assumed), "assumed: ")
+    if said := _next(v):
+        yield Line(said, "next: ")
+
+
+def _reaching(reach: str, results: Sequence[Result]) -> Line:
+    """What holds on one reach. In short: ids alone, and the lines that read values are not named."""
+    ids = ", ".join(one_line(r.obligation) for r in results)
+    head, read, _ = reach.partition(" (values read")
+    short = Line(ids, f"for {head}{' (values read at lines that --verbose names)' if read else ''}: ", "", 2, firm=True)
+    return Line(_names(results), f"for {reach or 'a reach that was not stated'}: ", "", 2, firm=True, short=short)
+
+
+def _not_held(v: Verification) -> Iterator[Line]:
+    """The most serious result in full, the other refutations, then what is open, and how many hold."""
+    ordered = sorted(blocks(v), key=_urgency)
+    effect = DECISION[Expect.HOLDS, v.outcome]
+    yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
+    yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
+    for block in ordered[1:]:
+        if block.effect is Effect.BROKEN:
+            yield Line(
+                f"{_names(block.results)}{_at(block)}: {_near(block.first.reason)}",
+                f"{block.first.outcome.lower()}: ",
+                STYLE[block.effect],
+            )
+        elif block.effect is Effect.OPEN and block.first.applies:
+            yield Line(f"{_names(block.results)}: {_near(block.first.reason)}", f"{_open(block, v)}: ")
+    for result in v.results:
+        if not result.applies:
+            yield Line(f"{named(result.obligation)}: {_near(result.reason)}", "not judged: ")
+    yield from _windows(v)
+    held = [r for r in v.results if r.outcome is Outcome.HOLDS]
+    names = f": {_names(held)}" if held else ""
+    yield Line(f"{len(held)} of {plural(sum(r.applies for r in v.results), 'obligation')} hold{names}", "also: ")
+
+
+def _windows(v: Verification) -> Iterator[Line]:
+    """Windows of a run that went otherwise than the recorded ones."""
+    return (Line(_near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
+
+
+def _urgency(block: Block) -> tuple[int, int, int]:
+    """The place of a block: by what it does to its obligations, how severe it is, and what causes what."""
+    order = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
+    severe = 0 if block.effect is Effect.DISCHARGED else SEVERITY.index(block.first.outcome)
+    causes = CAUSES if block.effect is Effect.BROKEN else (EQUAL, *CAUSES)
+    places = [causes.index(r.obligation) if r.obligation in causes else len(causes) for r in block.results]
+    return order.index(block.effect) + 3 * (not block.first.applies), severe, min(places)
+
+
+def _whole(block: Block, v: Verification) -> Iterator[Line]:
+    """A block in full: names, the line of the source underlined, what is wrong, found and expected, help."""
+    r, style = block.first, STYLE[block.effect]
+    every = len(block.results) == len(v.results) > 1
+    yield Line("", f"all {len(v.results)} obligations" if every else _names(block.results), firm=True)
+    if r.location is not None and r.location.file:
+        yield Line(shown(r.location), "--> ", "bold blue", 2, firm=True)
+        if line := quoted(r.location):
+            head = f"{r.location.line} | "
+            yield Line(line, head, "blue", 2, firm=True, source=True)
+            marks = "^" * len(line.partition(" # ")[0])
+            yield Line("", f"{' ' * (len(head) - 2)}| {marks}", style, 2, firm=True, source=True)
+    broken = block.effect is Effect.BROKEN
+    yield Line(_near(r.reason), "wrong: " if broken else "not decided: ", style, 2)
+    if broken:
+        found, expected = _weights(r, v) or _numbers(r) or ("", OBLIGATIONS.get(r.obligation, ""))
+        yield from (
+            Line(text, label, indent=2) for label, text in (("found: ", found), ("expected: ", expected)) if text
+        )
+    help = f"gradproof explain {r.outcome} says what it means; --allow-undecided {r.obligation} lets it stand"
+    if r.help or (not broken and r.outcome is not Outcome.ERROR):
+        yield Line(one_line(r.help or help), "help: ", "bold green", 2)
+
+
+def _weights(r: Result, v: Verification) -> tuple[str, str] | None:
+    """The weights of the samples in the first window in which one is wrong, and the right ones.
+
+    None without them, where some samples have none, and where they are no short fractions: then numbers say more.
+    """
+    if r.obligation != EQUAL or any(not {"window", "sample", "weight", "expected"} <= row.keys() for row in v.weights):
+        return None
+    window = next((int(row["window"]) for row in v.weights if row.get("ok") is False), -1)
+    rows = [row for row in v.weights if row["window"] == window]
+    found = _alike(rows, "weight")
+    whole = len(rows) >= int(v.config.get("accum_steps", 0)) * int(v.config.get("micro_batch", 0))
+    if not rows or (not whole and not v.config.get("tail")) or any(by.startswith("≈") for by, _ in found):
+        return None
+    expected = [by for by, _ in _alike(rows, "expected")]
+    if len(found) == 1:
+        return f"each of the {len(rows)} samples of window {window + 1} weighs {found[0][0]}", ", ".join(expected)
+    each = [f"{_spans(samples)} {'weigh' if len(samples) > 1 else 'weighs'} {by}" for by, samples in found[:SHOWN]]
+    more = f", and {len(found) - SHOWN} more weights" if len(found) > SHOWN else ""
+    return f"in window {window + 1}, {', '.join(each)}{more}", ", ".join(expected[:SHOWN])
+
+
+def _alike(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, list[int]]]:
+    """The weights of some rows, each with its samples."""
+    made: dict[str, list[int]] = {}
+    for row in rows:
+        made.setdefault(value(row[key]), []).append(row["sample"])
+    return list(made.items())
+
+
+def _spans(samples: Sequence[int]) -> str:
+    """Samples in words: `samples 0 to 3`, `sample 5`, `7 samples`."""
+    first, last = min(samples), max(samples)
+    if last - first + 1 != len(samples):
+        return plural(len(samples), "sample")
+    return f"sample {first}" if first == last else f"samples {first} to {last}"
+
+
+def _numbers(r: Result) -> tuple[str, str] | None:
+    """The first numbers of a counterexample, by micro-batches and by the full batch; None where it has none."""
+    data = numbers(r) or {}
+    pair = [data.get("accumulated"), data.get("full_batch")]
+    if not all(isinstance(one, list) and one for one in pair):
+        return None
+    found, expected = (", ".join(cell(one) for one in each[:SHOWN]) for each in pair)  # type: ignore[index]
+    return f"{found} by micro-batches", f"{expected} by the full batch"
+
+
+def _assumed(v: Verification) -> list[str]:
+    """The assumptions: those that are this step's own first, as they are, then the usual ones in a few words."""
+    known = {text: words for text in v.assumptions for start, words in USUAL.items() if text.startswith(start)}
+    own = [_near(text) for text in v.assumptions if text not in known]
+    return [*own, *(words for words in known.values() if words)]
+
+
+def _bounds(v: Verification) -> str:
+    """How many rounding bounds were found."""
+    bounded = [row for row in v.rounding if row.get("bound") is not None]
+    return f"{len(bounded)} of {plural(len(v.rounding), 'tensor')} bounded; --verbose shows the bounds"
+
+
+def _length(v: Verification) -> str:
+    """The number of micro-batches that was read from a run; nothing where it was given."""
+    n = v.config.get("accum_steps")
+    return f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
+
+
+def _next(v: Verification) -> str:
+    """What to run after a success; nothing where gradproof was called from Python."""
+    if "inferred" in v.config:
+        return "gradproof check FILE.py:FUNCTION compares a function with its full batch"
+    more = "" if v.rounding or v.config.get("ranks", 1) > 1 else "--rounding bounds what floats lose; "
+    more = "without --fake, numbers are compared as well; " if v.config.get("fake") else more
+    subject = one_line(v.subject)
+    return f"{more}gradproof init --loop {subject} makes a gate for CI of it" if ".py:" in subject else ""
+
+
+def _more(v: Verification, more: str) -> Line:
+    """What may stay undecided, and where there is more."""
+    allowed = "; ".join(named(name) for name in v.allow_undecided)
+    said = f"allowed to be undecided: {allowed}; " if allowed else ""
+    return Line(f"{said}exit code {v.code}; {more}" if more == MORE else f"{said}{more}", firm=True)
+
+
+def _open(block: Block, v: Verification) -> str:
+    """That something was not decided, and its outcome where it is not that of the whole."""
+    return (
+        "not decided" if block.first.outcome in (v.outcome, Outcome.UNKNOWN) else f"not decided, {block.first.outcome}"
+    )
+
+
+def _names(results: Sequence[Result]) -> str:
+    return "; ".join(one_line(named(r.obligation)) for r in results)
+
+
+def _at(block: Block) -> str:
+    at = block.first.location
+    return f" at {shown(replace(at, function=''))}" if at is not None and at.file else ""
+
+
+def _near(text: str) -> str:
+    """A text in one line, with files below the working directory by their short names, and no full stop."""
+    try:
+        here = f"{Path.cwd()}/"
+    except OSError:
+        here = "\0"
+    return one_line(text.replace(here, "")).removesuffix(".")
+
+
+def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
+    """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
+    width = console.width if console.is_terminal else 1 << 20
+    for line in lines(verification, spent, more, min(WIDTH, max(NARROW, width))):
+        drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
+        drawn.rstrip()
+        drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
+        console.print(drawn, soft_wrap=True)
+
+
+def text(verification: Verification, more: str = MORE) -> str:
+    """The lines as they are in a pipe."""
+    out = io.StringIO()
+    terminal(verification, Console(file=out, force_terminal=False, color_system=None), more=more)
+    return out.getvalue()
+
+
+def quiet(verification: Verification) -> str:
+    """A line for each obligation that is refuted or open: place, obligation and reason. Nothing where all hold."""
+    v, said = verification, list[str]()
+    for r in v.results:
+        if r.applies and r.outcome is not Outcome.HOLDS and r not in v.allowed:
+            at = f"{shown(replace(r.location, function=''))}: " if r.location is not None and r.location.file else ""
+            said.append(f"{at}{r.outcome} {named(r.obligation)}: {_near(r.reason)}\n")
+    return "".join(said) or ("" if v.exit is Exit.MET else f"{title(v)} {one_line(v.subject)}\n")
