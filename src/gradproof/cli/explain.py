@@ -74,9 +74,7 @@ def lines_of(word: str, session: Session) -> list[str]:
 
     if (known := word.upper()) not in OBLIGATIONS:
         raise _unknown(word, session)
-    return [
-        f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"
-    ]  # in no contract of the workspace
+    return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
 
 
 ROWS, WIDTH, ALIKE = 15, 100, 2

@@ -34,9 +34,10 @@ def test_red_then_green_and_nothing_stays(
     assert cli.dispatch(["demo"]) == 0
     assert sum(os.times()[:4]) - begun < 20  # seconds of CPU time, with those of the children
     out = capfd.readouterr().out
-    [shown] = re.findall(r"^```\n\$ gradproof check train\.py:train\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    for line in shown.splitlines():
+    shown = re.findall(r"^```\n\$ gradproof check train\.py:train\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    for line in [line for block in shown for line in block.splitlines()]:
         assert " ".join(line.removesuffix("...").split()) in " ".join(out.split()), line
+    assert shown
     red, fix, green = out.index("REFUTED train.py:train"), out.index(f"\n-{demo.WRONG}+"), out.index("HOLDS train.py")
     assert red < fix < green
     assert out.endswith("\nnow yours: gradproof check FILE.py:FUNCTION\n")
