@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ SOON, LATE = 2.0, 30.0
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file instead of stdout.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @how_much
 @allow_undecided
 def command(
@@ -199,6 +200,9 @@ def watch(
     writable(out)
     if out is not None:
         cleared(out)
+    near = _near(words)
+    if near:
+        raise click.NoSuchOption(words[0], possibilities=near)
     script = script_of(words)
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
@@ -208,3 +212,11 @@ def watch(
     said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
     click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
     return code
+
+
+def _near(words: Sequence[str]) -> list[str]:
+    """The options of watch that the first word nearly is: click takes one that it does not know for the script."""
+    if not words or not words[0].startswith("--"):
+        return []
+    known = [name for parameter in watch.params for name in parameter.opts if name.startswith("--")]
+    return difflib.get_close_matches(words[0].partition("=")[0], known)
