@@ -210,26 +210,14 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         text: str = import_module(f"gradproof.report.formats.{name}").render(reports)
         return text
     if name == "text":
-        return _plain(reports)
+        from gradproof.report.formats import markdown
+
+        return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
     return "\n".join(rendering(name)(report) for report in reports)
-
-
-def _plain(reports: Sequence[Report]) -> str:
-    """The tables of the terminal, without colour."""
-    import io
-
-    from rich.console import Console
-
-    from gradproof.report.formats import terminal
-
-    page = io.StringIO()
-    for report in reports:
-        terminal.render(report, Console(file=page, width=120, no_color=True))
-    return page.getvalue()
 
 
 def _github(output: Output, reports: Sequence[Report]) -> None:
@@ -432,10 +420,10 @@ def shown(
     """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
     from rich.console import Console
 
-    from gradproof.report.formats import summary, terminal
+    from gradproof.report.formats import markdown, summary
 
     for report in reports if text and verbose else ():
-        terminal.render(report, Console())
+        markdown.draw(markdown.overview(report), Console())
     console = Console(stderr=verbose or not text)
     summary.render(reports, console, before, pages, None if verbose else summary.LINES)
 

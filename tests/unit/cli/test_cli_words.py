@@ -26,7 +26,7 @@ from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import open_evidence
-from gradproof.report.formats import markdown, summary, terminal
+from gradproof.report.formats import markdown, summary
 from gradproof.session import Options, Session
 from gradproof.shadow.result import OBLIGATIONS
 
@@ -180,7 +180,6 @@ NAMES = {"SMT", "CPU", "GPU", "CUDA", "HTML", "JSON", "YAML", "SVG", "SGD", "MLP
 @pytest.mark.parametrize("made", [sample.green, sample.red, sample.partial])
 def test_every_word_in_capitals_of_a_report_is_explained(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    terminal.render(made(), console)
     summary.render([made()], console, [sample.partial()])
     text = console.export_text() + markdown.render(made())
     words = set(PRINTED.findall(text)) - NAMES

@@ -1,6 +1,6 @@
 """The short text of `verify`, `report` and `gate`: the verdict, a line a contract, reasons, changes, and the page.
 
-Green in at most 25 lines, red in at most 40; the tables are in formats/terminal.py. Where the output is no terminal, a
+Green in at most 25 lines, red in at most 40; the tables are in formats/markdown.py. Where the output is no terminal, a
 sentence is a line, and nothing is wrapped.
 """
 
