@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, NEXT, NO_WORKSPACE, Effect, Exit, Outcome, worst
 from gradproof.report import views
 from gradproof.report.consistency import Report, effect_of, require, required_ids, waived_ids
-from gradproof.report.text import one_line, plural, seconds, when
+from gradproof.report.text import Line, one_line, plural, printed, seconds, when
 
 COLUMNS = 100
 LINES, GREEN = 40, 25
@@ -28,16 +27,6 @@ CONTRACTS, CHANGES, WAIVERS, PAGES, ALIKE = 6, 5, 2, 3, 3
 SHOWN = 240
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 RESTS = "it rests on "
-
-
-@dataclass(frozen=True)
-class Line:
-    """One sentence: the first `bold` characters in a style, after an indent."""
-
-    text: str
-    indent: int = 0
-    style: str = ""
-    bold: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,33 +66,18 @@ def render(
     tail = [*_waivers(reports), *_reach(reports), *_ran(reports), *_pages(pages)]
     news = _since(before, reports, GREEN - _rows([*head, *tail], width) - 2, width)
     budget = None if most is None else most - _rows([*head, *news, *tail], width)
-    _print([*head, *stated(reports, budget, width), *news, *tail], console)
-
-
-def _print(lines: Sequence[Line], console: Console) -> None:
-    """Wrapped between words on a terminal, and not at all elsewhere."""
-    for line in lines:
-        pieces = [one_line(line.text)]
-        if console.is_terminal:
-            width = max(console.width - line.indent - 2, 20)
-            pieces = textwrap.wrap(pieces[0], width, break_long_words=False, break_on_hyphens=False)
-        for i, piece in enumerate(pieces):
-            text = Text(piece)
-            if i == 0 or not line.bold:
-                text.stylize(line.style, 0, line.bold or None)
-            indent = " " * (line.indent + 2 * (i > 0))
-            console.print(Text(indent) + text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
+    printed([*head, *stated(reports, budget, width), *news, *tail], console)
 
 
 def _rows(lines: Sequence[Line], width: int) -> int:
-    """Rows of a terminal; a little more than they take, for words are not broken."""
-    return sum(1 + (line.indent + len(line.text)) // (width - 8) for line in lines)
+    """Rows of a terminal that they take."""
+    return sum(line.height(width) for line in lines)
 
 
 def _limited(lines: list[Line], most: int, what: str) -> list[Line]:
     if len(lines) <= most:
         return lines
-    return [*lines[:most], Line(f"and {len(lines) - most} more {what}: --verbose shows them", 2)]
+    return [*lines[:most], Line(f"and {len(lines) - most} more {what}: --verbose shows them", indent=2)]
 
 
 def _verdict(reports: Sequence[Report]) -> Iterator[Line]:
@@ -119,9 +93,9 @@ def _verdict(reports: Sequence[Report]) -> Iterator[Line]:
     else:
         words, tone = "GATE NOT MET", Effect.BROKEN if code in (1, 2, 3) else Effect.OPEN
     said = f"{EXIT_MEANING[exit_]} (exit {code})" if words == "GATE MET" or exit_ is not Exit.MET else "no verdict"
-    yield Line(f"{words}, profile {profile}: {said}; {done}", style=STYLE[tone], bold=len(words))
+    yield Line(f", profile {profile}: {said}; {done}", words, STYLE[tone])
     if any(map(views.of_nobody, reports)):
-        yield Line(NO_WORKSPACE, 2, STYLE[Effect.OPEN])
+        yield Line("", NO_WORKSPACE, STYLE[Effect.OPEN], 2)
 
 
 def _contract(report: Report) -> Line:
@@ -140,8 +114,7 @@ def _contract(report: Report) -> Line:
     if warned := len(report["contract"]["warnings"]):
         parts.append(plural(warned, "warning"))
     tone = Effect.DISCHARGED if b.met else Effect.BROKEN if b.tone == "broken" else Effect.OPEN
-    text = f"{views.SYMBOL[tone]} {one_line(report['contract']['id'])}: {', '.join(parts)}"
-    return Line(text, 2, STYLE[tone], 1)
+    return Line(f" {one_line(report['contract']['id'])}: {', '.join(parts)}", views.SYMBOL[tone], STYLE[tone], 2)
 
 
 # -- Reasons: each with the obligation, its name, and the line of the contract.
@@ -165,9 +138,9 @@ def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line
 
 
 def _block(reason: Reason, most: int | None) -> Iterator[Line]:
-    yield Line(f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", style=STYLE[reason.effect])
+    yield Line("", f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", STYLE[reason.effect])
     where = f"{reason.where}: " if reason.where else ""
-    yield Line(where + _cut(reason.words, most), 2)
+    yield Line(where + _cut(reason.words, most), indent=2)
 
 
 def _cut(text: str, most: int | None) -> str:
@@ -279,7 +252,7 @@ def _since(before: Sequence[Report], reports: Sequence[Report], most: int, width
     if not pairs:
         return []
     old, new = (facts(side) for side in zip(*pairs, strict=True))
-    found = [Line(_cut(text, min(width, COLUMNS) - 10), 2) for text in changes(old, new)]
+    found = [Line(_cut(text, min(width, COLUMNS) - 10), indent=2) for text in changes(old, new)]
     moment = min(when(report.get("generated_at")) for report, _ in pairs)
     said = Line(f"New since {moment}: {plural(len(found), 'change') if found else 'nothing'}")
     return [said, *_limited(found, max(min(most, CHANGES), 0), "changes")]
