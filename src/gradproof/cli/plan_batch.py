@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
@@ -136,8 +137,9 @@ def sweep(
     refused(asked)
     for option, path in (("--out", out), ("--plot", plot), ("--plot-variance", plot_variance)):
         writable(path, option)
-    with progress(quiet, asked.total()) as tick:
-        document = made(asked, tick)
+    shown, label = io.StringIO() if quiet else sys.stderr, f"measuring {asked.total()} parts"
+    with click.progressbar(length=asked.total(), label=label, file=shown) as bar:
+        document = made(asked, lambda: bar.update(1))
     if out is not None:
         written(out, text(document))
     if plot is not None and document.rows:
@@ -146,21 +148,3 @@ def sweep(
         written(plot_variance, variance_svg(document.variance))
     click.echo(text(document).rstrip("\n") if json_ else stated(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]
-
-
-@contextmanager
-def progress(quiet: bool, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr where that is a terminal, as long as it lasts; what is called after each part."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda: None
-    elif not console.is_terminal:
-        click.echo(f"measuring: {total} parts", err=True)
-        yield lambda: None
-    else:
-        with Progress(BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda: bar.advance(task)
