@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.run_events import SeenEvent, SeenPass
+from gradproof.shadow.protocol.run_events import Event, SeenPass
 from gradproof.shadow.result import RECORDED, Result
 
 NAME = "GA-INV-003"
@@ -70,7 +70,7 @@ class SeenWindow:
     twice.
     """
 
-    def __init__(self, number: int, events: list[SeenEvent], following: SeenPass | None, monitor: Monitor) -> None:
+    def __init__(self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor) -> None:
         self.number, self.events, length = number, events, monitor.epoch_batches
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
@@ -153,7 +153,7 @@ class StepRuling:
 
     def _twice(self, window: SeenWindow) -> Iterator[tuple[str, Location]]:
         """An optimizer applies a gradient again, or a schedule advances twice; Accelerate does so once a rank."""
-        before: dict[Any, SeenEvent] = {}
+        before: dict[Any, Event] = {}
         for event in window.events:
             if event.kind == kinds.STEP:
                 one = before.setdefault(event.about.optimizer, event)
@@ -260,7 +260,7 @@ class StepRuling:
         return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
 
 
-def said(events: Iterable[SeenEvent], *names: str) -> Iterator[Reason]:
+def said(events: Iterable[Event], *names: str) -> Iterator[Reason]:
     """What is said of the events that are of a kind, or of which something is known."""
     for event in events:
         yield from ((SAID[n], event.location) for n in names if event.kind == n or getattr(event.about, n, False))

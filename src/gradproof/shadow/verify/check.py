@@ -169,10 +169,10 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
         error = unobserved(step, run)
     if group.end(error):
         return False
-    mine = [list(each.values()) for each in followed.engine.numbers.gradients]
+    mine = [list(each.numbers.values()) for each in followed.facts.updates]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
-    same = partial(same_gradients, narrow=followed.engine.numbers.narrow)
+    same = partial(same_gradients, narrow=followed.facts.below is not None)
     return len(seen) == len(mine) and all(map(same, seen, mine))
 
 
@@ -254,7 +254,7 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
     terms, rows = attempt.terms, list[dict[str, Any]]()
     for at, (mine, other) in enumerate(zip(attempt.ours.facts.updates, attempt.full.facts.updates, strict=False)):
         for name in sorted(mine.gradients.keys() & other.gradients.keys()):
-            ours, full = mine.gradients[name].value, other.gradients[name].value
+            ours, full = mine.gradients[name], other.gradients[name]
             found, right = ({terms.owners[term]: by for term, by in value.items()} for value in (ours, full))
             if ours and set(found) == terms.samples(ours) and len(found) == len(ours) and len(right) == len(full):
                 rows += [

@@ -18,11 +18,10 @@ from gradproof.shadow.locations import NOWHERE, Location, raised_at, stated
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, seed
 from gradproof.shadow.verify.step_log import Logging
 from gradproof.shadow.whole.facts import Hints
-from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
-from gradproof.shadow.whole.runs import Called, Real
+from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import made, ran, replaced, ways_out
 
@@ -191,7 +190,7 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
 
 def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:
     """The lines of which gradients hold draws, where they hold data of other lines as well."""
-    terms, values = ours.engine.terms, (value for update in ours.facts.updates for value in update.values())
+    terms, values = ours.engine.terms, (value for update in ours.facts.updates for value in update.gradients.values())
     met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
     drawn = {site for site in sites if any(one.startswith(f"{site} ") for one in met)}
     return drawn if any(not one.startswith(tuple(f"{site} " for site in apart | drawn)) for one in met) else set()

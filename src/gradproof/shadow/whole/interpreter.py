@@ -27,7 +27,7 @@ from gradproof.shadow.whole.terms import (
     plus,
     times,
 )
-from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+from gradproof.shadow.whole.values import Algebra, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
 NONE = "?"
@@ -153,7 +153,7 @@ def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDA
     return np.pad(known, pairs, constant_values=counts)
 
 
-class Interpreter(Moves):
+class Interpreter(Algebra):
     """Applies laws to the values of a call."""
 
     def __init__(self, terms: Terms) -> None:
@@ -167,8 +167,6 @@ class Interpreter(Moves):
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
         """Whether every label of a loss counts, as far as is known."""
-        self.tallies = False
-        """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
@@ -187,7 +185,7 @@ class Interpreter(Moves):
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
-        terms = list(made.parts[0]) if self.tallies and made.shared else []
+        terms = list(made.parts[0]) if made.shared else []
         each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
         for term, mass in zip(terms, each, strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
@@ -454,3 +452,33 @@ def within(tensor: torch.Tensor) -> tuple[Any, Any]:
         return (None, None)
     with _disable_current_modes():
         return int(tensor.min()), int(tensor.max()) + 1
+
+
+# -- Random operators: which there are, and by what numbers they draw.
+GENERATORS = frozenset({
+    "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli",
+    "exponential", "random", "cauchy", "log_normal", "geometric",
+})  # fmt: skip
+"""Random operators whose result depends on no tensor but for its shape, or on the numbers of their first alone."""
+
+
+def bounds(call: Call) -> tuple[Any, Any]:
+    """The least number that a random operator gives and the first above; of others nothing is known."""
+    if call.name != "randint":
+        return (None, None)
+    plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
+    return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)
+
+
+def settings(call: Call) -> tuple[Any, ...]:
+    """The numbers that a random operator is given: a mean, a deviation, a probability, bounds."""
+    given = call.attributes[:-1] if call.name != "randperm" else ()
+    return tuple(one for one in given if isinstance(one, int) or (isinstance(one, tuple) and one[:1] == ("float",)))
+
+
+def by_numbers(call: Call, written: list[torch.Tensor]) -> bool:
+    """Whether it draws by the numbers of its first tensor: by a mean, or a probability, for each element."""
+    first = call.args[0] if call.args else None
+    if not isinstance(first, torch.Tensor) or any(first is one for one in written):
+        return False
+    return call.name == "normal" or (call.name == "bernoulli" and len(call.args) == 1)

@@ -202,7 +202,7 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
     value, terms, small = call.values[0], x.terms, part_shape(call.values[0], call.shapes[0])
-    parts = value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ()
+    parts = value.parts if call.name == "sum" and not call.out_shape() else ()
     found = list[Combination]()
     for part in parts:
         bare = terms.bare(next(iter(part)))[0] if len(part) == 1 else x.terms.one
