@@ -93,7 +93,7 @@ tokens: $(READY)
 
 # Throughput and gradient variance over the effective batch, linear scaling, and what fewer optimizer steps save. Minutes.
 throughput: $(READY)
-	$(BIN)/gradproof sweep --net mlp --micro-batch 4 --accumulate 1,2,4,8,16,32 --num-steps 200 \
+	$(BIN)/gradproof sweep --net mlp --micro-batch 4 --accum-steps 1,2,4,8,16,32 --num-steps 200 \
 		--out reports/sweep.json --plot docs/sweep.svg --plot-variance docs/variance.svg
 	$(BIN)/python -P -m gradproof.extras.studies.scaling --out reports/scaling.json --plot docs/scaling.svg
 	$(BIN)/python -P -m gradproof.extras.studies.speedup --out reports/speedup.json

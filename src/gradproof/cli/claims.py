@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import engine, with_options, workspace_option
+from gradproof.cli.options import engine, output_format, with_options, workspace_option
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FILES = ("json", "md", "html")
 @click.command("claims")
 @workspace_option
 @click.option("-k", "select", multiple=True, metavar="TEXT", help="Only rows whose id has TEXT, in full (repeatable).")
-@click.option("--format", "format_", type=click.Choice(["text", *FILES]), default="text", show_default=True)
+@output_format("text", *FILES)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for claims.json, claims.md and claims.html; all rows."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import output_format, place, with_options
 from gradproof.core.outcome import EXIT_MEANING, Effect, Exit, Layer
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "m
 
 @click.command("graph")
 @place
-@click.option("--format", "format_", type=click.Choice([*DRAWN, "json"]), default="text", show_default=True)
+@output_format(*DRAWN, "json")
 @click.option(
     "--depth", type=click.Choice(DEPTHS), default="checks", show_default=True,
     help="How far down; JSON has everything.",

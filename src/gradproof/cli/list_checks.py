@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import place, selecting, with_options
+from gradproof.cli.options import output_format, place, selecting, with_options
 
 if TYPE_CHECKING:
     from gradproof.core.check import Check
@@ -19,26 +19,21 @@ COLUMNS = ("check", "kind", "layer", "obligations", "expect", "strategy", "bound
 @click.command("list")
 @place
 @selecting
-@click.option(
-    "--format", "format_", type=click.Choice(["pretty", "markdown", "json"]), default="pretty", show_default=True
-)
-@click.option("--json", "json_", is_flag=True, help="The same as --format json.")
+@output_format("text", "md", "json")
 @with_options
-def command(options: Options, format_: str, json_: bool) -> int:
+def command(options: Options, format_: str) -> int:
     """List the planned checks: kind, layer, obligations, bounds, mutants. Runs nothing."""
     from gradproof.core.outcome import EXIT_CODE, Exit
     from gradproof.session import Session
 
-    if json_ and format_ == "markdown":
-        raise click.UsageError("--json and --format markdown: leave one out")
     checks = Session(options).selected()
     if not checks:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
-    if json_ or format_ == "json":
+    if format_ == "json":
         rows = [{**c.to_json(), "digest": c.digest} for c in checks]
         click.echo(json.dumps({"schema": "gradproof-list/1", "checks": rows}, indent=1, ensure_ascii=False))
-    elif format_ == "markdown":
+    elif format_ == "md":
         escaped = [[cell.replace("|", "\\|") for cell in _row(c)] for c in checks]
         for row in [list(COLUMNS), ["---"] * len(COLUMNS), *escaped]:
             click.echo(f"| {' | '.join(row)} |")

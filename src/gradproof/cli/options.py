@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -21,6 +22,30 @@ from gradproof.core.outcome import Layer
 F = TypeVar("F", bound=Callable[..., Any])
 NAMES = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
 ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in NAMES}
+
+
+class Renamed(click.Option):
+    """An option whose `old` names work as before, and are not shown."""
+
+    def __init__(self, declared: Sequence[str], old: Sequence[str] = (), **given: Any) -> None:
+        super().__init__([*declared, *old], **given)
+        self.old = frozenset(old)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The row of the help, with the names of today."""
+        shown = copy(self)
+        shown.opts = [name for name in self.opts if name not in self.old]
+        return super(Renamed, shown).get_help_record(ctx)
+
+
+def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
+    """An option that was called `old` before."""
+    return click.option(*names, cls=Renamed, old=[old], **given)
+
+
+MICRO_BATCH, ACCUM_STEPS = "Samples of a micro-batch.", "Micro-batches of a window."
+json_option = click.option("--json", "json_", is_flag=True, help="The same as --format json.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print everything, not a few lines.")
 
 
 class Seconds(click.FloatRange):
@@ -58,7 +83,7 @@ place = together(
         default="ci",
         show_default=True,
         envvar=ENVIRONMENT["profile"],
-        help="Gate.",
+        help="What the gate requires.",
     ),
 )
 selecting = click.option(
@@ -96,7 +121,7 @@ running = together(
     ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     engine,
-    click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress, and nothing on stdout."),
 )
 baseline = click.option(
     "--baseline",
@@ -113,7 +138,40 @@ allow_undecided = click.option(
     help="Exit 0 although this obligation is undecided; never if it is refuted (repeatable).",
 )
 """For what ends with a Verification; `request.allowed` judges the names."""
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
+
+
+def output_format(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """`--format` with these names, the first by default, and `--json`, handed over as `format_`.
+
+    Raises click.UsageError where both name a format.
+    """
+
+    def add(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def merged(*, format_: str, json_: bool, **given: Any) -> int:
+            if json_ and format_ not in (names[0], "json"):
+                raise click.UsageError(f"--json and --format {format_}: leave one out")
+            return function(format_="json" if json_ else format_, **given)
+
+        choice, default = click.Choice(names), names[0]
+        named = click.option(
+            "--format", "format_", type=choice, default=default, show_default=True, help="Of the result."
+        )
+        return together(named, json_option)(merged)
+
+    return add
+
+
+def as_json(function: Callable[..., int]) -> Callable[..., int]:
+    """`--format text` or `json`, handed over as `json_`."""
+
+    @wraps(function)
+    def asked(*, format_: str, **given: Any) -> int:
+        return function(json_=format_ == "json", **given)
+
+    return output_format("text", "json")(asked)
+
+
 sharding = together(
     click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow."),
     click.option(

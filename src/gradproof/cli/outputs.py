@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gradproof.cli.options import together
+from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core.outcome import EXIT_MEANING, Exit
@@ -38,6 +38,8 @@ NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
 ONE_EACH = "{contract}"
 SUMMARY = "GITHUB_STEP_SUMMARY"
 EVENTS = "gradproof-events/1"
+WARNINGS = 2
+"""Of contracts, on stderr, where --verbose does not ask for all."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ formats = together(
         metavar="NAME[=PATH]",
         help=f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]",
     ),
-    click.option("--json", "json_", is_flag=True, help="The same as --format json."),
+    json_option,
 )
 
 
@@ -208,26 +210,14 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         text: str = import_module(f"gradproof.report.formats.{name}").render(reports)
         return text
     if name == "text":
-        return _plain(reports)
+        from gradproof.report.formats import markdown
+
+        return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
     return "\n".join(rendering(name)(report) for report in reports)
-
-
-def _plain(reports: Sequence[Report]) -> str:
-    """The tables of the terminal, without colour."""
-    import io
-
-    from rich.console import Console
-
-    from gradproof.report.formats import terminal
-
-    page = io.StringIO()
-    for report in reports:
-        terminal.render(report, Console(file=page, width=120, no_color=True))
-    return page.getvalue()
 
 
 def _github(output: Output, reports: Sequence[Report]) -> None:
@@ -350,26 +340,15 @@ def warned(session: Session) -> Session:
     return session
 
 
-def problems(session: Session, quiet: bool) -> None:
-    """The contracts' warnings, one line each."""
-    if quiet:
-        return
-    for contract in session.contracts:
-        for w in contract.warnings:
-            click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+def problems(session: Session, quiet: bool, most: int | None = None) -> None:
+    """The contracts' warnings on stderr, one line each; `most` of them, None for all."""
+    from gradproof.report.text import plural
 
-
-def verdict_line(report: Mapping[str, Any], page: Path) -> None:
-    """The verdict in one line on stderr, how much was run, and where the page is."""
-    verdict, rows = report["verdict"], report["checks"]
-    cached = sum(row["cached"] for row in rows)
-    ran = sum(row["fresh"] and not row["cached"] for row in rows)
-    click.echo(
-        f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
-        err=True,
-    )
-    click.echo(f"report: {page}", err=True)
+    found = [] if quiet else [w for contract in session.contracts for w in contract.warnings]
+    for w in found[:most]:
+        click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+    if most is not None and len(found) > most:
+        click.echo(f"and {plural(len(found) - most, 'more warning')}: --verbose shows all", err=True)
 
 
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
@@ -404,20 +383,49 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
     click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")
 
 
-def published(session: Session, run: Outcomes, claims: Claims | None, table: bool) -> list[dict[str, Any]]:
-    """The reports of a run, after each was written, shown as a table where that is asked for, and summed up."""
-    from rich.console import Console
+def earlier(session: Session) -> list[Report]:
+    """The reports of the run before, as far as there are whole ones; ask before a run marks them."""
+    from gradproof.report.formats.summary import facts
+    from gradproof.report.text import when
 
-    from gradproof.report.formats import terminal
+    found = []
+    for contract in session.contracts:
+        try:
+            report = json.loads(session.report_path(contract, "json").read_text(encoding="utf-8"))
+            if report["contract"]["id"] == contract.id and report["checks"]:
+                facts([report])  # each raises for what is no report
+                when(report["generated_at"])
+                found.append(report)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+    return found
 
+
+def published(
+    session: Session, run: Outcomes, claims: Claims | None, before: Sequence[Report], text: bool, verbose: bool
+) -> list[dict[str, Any]]:
+    """The reports of a run, after each was written, and shown. `text`: whether words go to stdout."""
     reports = session.reports(run)
+    pages = []
     for contract, report in zip(session.contracts, reports, strict=True):
         report |= about(claims, report)
-        page = session.write(contract, report)
-        if table:
-            terminal.render(report, Console())
-        verdict_line(report, page)
+        pages.append(session.write(contract, report))
+    shown(reports, before, pages, text, verbose)
     return reports
+
+
+def shown(
+    reports: Sequence[Report], before: Sequence[Report], pages: Sequence[Path], text: bool, verbose: bool
+) -> None:
+    """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
+    from rich.console import Console
+
+    from gradproof.report.formats import markdown, summary
+
+    for report in reports if text and verbose else ():
+        markdown.draw(markdown.overview(report), Console())
+    console = Console(stderr=verbose or not text)
+    summary.render(reports, console, before, pages, None if verbose else summary.LINES)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
+from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, verbose_option, with_options
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome, worst
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, worst
 from gradproof.core.workspace import FOLDERS, Workspace
 from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
@@ -24,6 +24,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 if TYPE_CHECKING:
     from gradproof.cli.outputs import Output
     from gradproof.extras.claims.load import ClaimLedger
+    from gradproof.report.formats.summary import Facts
     from gradproof.session import Options, Session
 
 
@@ -92,11 +93,12 @@ def _due(status: EvidenceStatus) -> bool:
 @running
 @baseline
 @output_formats
+@verbose_option
 @sharding
 @click.option("--watch", is_flag=True, help="Run again what a save affected, print changes; ctrl-C ends (exit 130).")
 @with_options
 def command(
-    options: Options, quiet: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
+    options: Options, quiet: bool, verbose: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
     shard_seconds: Path | None,
 ) -> int:  # fmt: skip
     """Plan every check, run what has no fresh answer, write the report and gate on it.
@@ -105,7 +107,7 @@ def command(
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.claims import judged
-    from gradproof.cli.outputs import Outputs, asked, begun, problems, published
+    from gradproof.cli.outputs import WARNINGS, Outputs, asked, begun, earlier, problems, published
     from gradproof.cli.progress import listening
 
     wanted = asked(formats, json_)
@@ -116,14 +118,16 @@ def command(
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
-    problems(session, quiet)
+    problems(session, quiet, None if verbose else WARNINGS)
     ledger = claimed(session)
     with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
+        before = earlier(session)
         session.mark()
-        with listening(quiet) as listener:
+        with listening(quiet, verbose) as listener:
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
-        made = published(session, run, judged(session, ledger, run.statuses), outputs.table and not quiet)
+        text = outputs.table and not quiet
+        made = published(session, run, judged(session, ledger, run.statuses), before, text, verbose)
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
 
@@ -155,8 +159,6 @@ def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | Non
 
 # -- `gradproof verify --watch`: run again what a save affected, and print what became of it.
 EVERY = 0.3  # seconds between two looks at the files
-SHOWN = 100
-Printed = Mapping[str, tuple[str, str]]
 
 
 def watched(options: Options, rounds: int | None = None, pause: Callable[[], object] | None = None) -> int:
@@ -184,7 +186,7 @@ class Watcher:
     """The rounds of one watch. `stated`: what was last printed of each check and contract."""
 
     options: Options
-    stated: Printed | None = None
+    stated: Facts | None = None
     session: Session | None = None
     statuses: Mapping[str, EvidenceStatus] = field(default_factory=dict)
 
@@ -235,30 +237,11 @@ class Watcher:
         return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
 
     def _tell(self, reports: list[dict[str, Any]], ran: int) -> None:
-        now = dict(_facts(reports))
-        lines = list(_changes(self.stated, now))
+        from gradproof.report.formats.summary import changes, facts
+
+        now = facts(reports)
+        lines = list(changes(self.stated, now))
         self.stated = now
         for line in lines:
             click.echo(line)
         click.echo(f"{ran} run; {f'{len(lines)} changed' if lines else 'nothing changed'}; ctrl-C ends", err=True)
-
-
-def _facts(reports: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for report in reports:
-        for row in report["checks"]:
-            yield row["id"], (f"{row['outcome']} ({row['effect']})", row["reason"])
-        exit_ = Exit(report["verdict"]["exit"])
-        reasons = report["verdict"]["reasons"]
-        yield report["contract"]["id"], (f"{EXIT_MEANING[exit_]} (exit {EXIT_CODE[exit_]})", "; ".join(reasons[:1]))
-
-
-def _changes(before: Printed | None, now: Printed) -> Iterator[str]:
-    """One line for each check and verdict that is not what it was; at first, for each that is not discharged."""
-    for name, (said, reason) in now.items():
-        was = before[name][0] if before is not None and name in before else None
-        first = before is None and "(DISCHARGED)" in said
-        if was == said or first:
-            continue
-        short = " ".join(reason.split())[:SHOWN]
-        yield f"{name}: {f'{was} -> ' if was else ''}{said}{f'  {short}' if short else ''}"
-    yield from (f"{name}: gone" for name in (before or {}) if name not in now)

@@ -45,6 +45,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
+    "GP409": Explanation(
+        "The command runs a PyTorch training step, and PyTorch is not installed where gradproof runs.",
+        "Install it there: pip install torch, or as pytorch.org says for your GPU.",
+    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",

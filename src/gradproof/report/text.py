@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ABSENT = "none"
 # Control characters, those that steer the direction of text, and lone surrogates.
@@ -141,6 +146,56 @@ def grouped(ids: Iterable[str]) -> list[str]:
 def heads(ids: Iterable[str]) -> str:
     """Check ids without device and dtype, counted: "KANI-GA-001, FALSIFY-GA-001 ×7"."""
     return counted(name.partition("@")[0] for name in ids)
+
+
+# -- A few lines on a terminal or in a pipe.
+KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a label with a style, and a text.
+
+    `firm`: it is never cut; `short`: what may stand in its place; `source`: it keeps its spaces.
+    """
+
+    text: str
+    label: str = ""
+    style: str = "bold"
+    indent: int = 0
+    firm: bool = False
+    source: bool = False
+    short: Line | None = None
+
+    def rows(self, width: int) -> list[str]:
+        """What a terminal of this width shows."""
+        body, start = f"{self.label}{self.text}", " " * self.indent
+        if self.source:
+            return [start + body]
+        return textwrap.wrap(body, width, initial_indent=start, subsequent_indent=start + "  ", **KEEP) or [""]
+
+    def height(self, width: int) -> int:
+        """How many lines of a terminal it takes."""
+        return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
+
+    def cut(self, rows: int, width: int) -> Line:
+        """The same in as many rows, cut after a word; in one, cut anywhere, where a word is longer than the rows."""
+        room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
+        made = replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
+        most = width - self.indent - len(self.label) - 2
+        return made if made.height(width) <= rows else replace(self, text=f"{self.text[:most].rstrip()} …")
+
+
+def printed(lines: Iterable[Line], console: Console) -> None:
+    """Print lines; on a terminal wrapped at words, elsewhere a sentence a line."""
+    from rich.text import Text
+
+    width = console.width if console.is_terminal else 1 << 20
+    for line in lines:
+        drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
+        drawn.rstrip()
+        drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
+        console.print(drawn, soft_wrap=True)
 
 
 # -- Reports as files: the renderer of each format, and what happens where a file cannot be written.

@@ -91,7 +91,7 @@ def test_verify_discharges_both_and_each_has_its_verdict(
     contract(registry, "below-v1", "B")
     assert run("verify", "-q") == MET
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in said if "(exit 0)" in line] == ["above-v1", "below-v1"]
+    assert [line[4:].partition(":")[0] for line in said if line.startswith("  ● ")] == ["above-v1", "below-v1"]
     assert verdicts(registry) == {"below-v1": Exit.MET, "above-v1": Exit.MET}
 
 

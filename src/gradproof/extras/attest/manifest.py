@@ -117,7 +117,6 @@ def _refused(path: Path, found: str) -> GradproofError:
     return GradproofError("GP442", found, "the wheel whose files the evidence rests on", help, str(path))
 
 
-_BLOCK = 1 << 20
 _APART = (MANIFEST, ENVELOPE)
 _STRANGE = {"link": "it is a link", "empty folder": "it is an empty folder", "other": "it is no file, link or folder"}
 
@@ -136,12 +135,8 @@ class BundleProblem:
 
 def entry_of(root: Path, path: str) -> ManifestEntry:
     """The entry of a file as it is now. Raises OSError."""
-    digest, size = hashlib.sha256(), 0
     with (root / path).open("rb") as f:
-        while block := f.read(_BLOCK):
-            digest.update(block)
-            size += len(block)
-    return ManifestEntry(path=path, sha256=digest.hexdigest(), bytes=size)
+        return ManifestEntry(path=path, sha256=hashlib.file_digest(f, "sha256").hexdigest(), bytes=f.tell())
 
 
 def entries(root: Path) -> list[ManifestEntry]:

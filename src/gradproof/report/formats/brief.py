@@ -8,20 +8,17 @@ one line, of any length; a terminal wraps at words. A reach is never shortened: 
 from __future__ import annotations
 
 import io
-import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from gradproof.core.outcome import DECISION, Effect, Exit, Expect, Outcome
 from gradproof.report.formats.step import EQUAL, STYLE, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
-from gradproof.report.text import clean, one_line, plural, value
+from gradproof.report.text import Line, one_line, plural, printed, value
 from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
 
 WIDTH, NARROW = 100, 80
@@ -44,43 +41,6 @@ USUAL: Mapping[str, str] = {
     "each window has as many": "windows have as many micro-batches as these",
 }
 """How an assumption that every verification has begins, and what a few words say of it. All others are shown whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line: a label with a style, and a text.
-
-    `firm`: it is never cut; `short`: what may stand in its place; `source`: it keeps its spaces.
-    """
-
-    text: str
-    label: str = ""
-    style: str = "bold"
-    indent: int = 0
-    firm: bool = False
-    source: bool = False
-    short: Line | None = None
-
-    def rows(self, width: int) -> list[str]:
-        """What a terminal of this width shows."""
-        body, start = f"{self.label}{self.text}", " " * self.indent
-        if self.source:
-            return [start + body]
-        return textwrap.wrap(body, width, initial_indent=start, subsequent_indent=start + "  ", **KEEP) or [""]
-
-    def height(self, width: int) -> int:
-        """How many lines of a terminal it takes."""
-        return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
-
-    def cut(self, rows: int, width: int) -> Line:
-        """The same in as many rows, cut after a word; in one, cut anywhere, where a word is longer than the rows."""
-        room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
-        made = replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
-        most = width - self.indent - len(self.label) - 2
-        return made if made.height(width) <= rows else replace(self, text=f"{self.text[:most].rstrip()} …")
-
-
-KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def lines(verification: Verification, spent: int = 0, more: str = MORE, width: int = WIDTH) -> list[Line]:
@@ -310,11 +270,7 @@ def _near(text: str) -> str:
 def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
     width = console.width if console.is_terminal else 1 << 20
-    for line in lines(verification, spent, more, min(WIDTH, max(NARROW, width))):
-        drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
-        drawn.rstrip()
-        drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
-        console.print(drawn, soft_wrap=True)
+    printed(lines(verification, spent, more, min(WIDTH, max(NARROW, width))), console)
 
 
 def text(verification: Verification, more: str = MORE) -> str:
