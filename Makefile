@@ -44,7 +44,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/python -m pytest --collect-only --quiet --quiet
 
 # Half an hour. The last writes docs/bench.md; without its longest row: python -m tests.bench_whole --without 405B.
 bench: $(READY)

@@ -21,6 +21,7 @@ from cosmic_ray.mutating import mutate_code
 from gradproof.core.schemas.mutation import Mutation
 from tests.mutation import page, run
 from tests.mutation.__main__ import main
+from tests.mutation.field_operators import OPERATORS
 from tests.mutation.known import Known
 from tests.mutation.mutants import NEEDS_ARGUMENTS, CodeMutant, library, mutants
 from tests.mutation.subjects import SIX, Source, Tree, files, module_of, read, subject_names
@@ -84,10 +85,12 @@ def test_the_seeded_bugs_are_no_subjects() -> None:
 
 
 def test_every_operator_of_the_field_makes_a_mutant() -> None:
-    found = {m.operator for path in SIX for m in made(path)}
-    from tests.mutation.field_operators import OPERATORS
-
-    assert {operator.__name__ for operator in OPERATORS} <= found
+    left = {operator.__name__ for operator in OPERATORS}
+    for path in (LOOP, ADAMW, TABLE, "models/tokens/cross_entropy.py", *SIX):
+        left -= {mutant.operator for mutant in made(path)}
+        if not left:
+            return
+    assert not left
 
 
 FIELD = (
