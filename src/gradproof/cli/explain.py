@@ -26,22 +26,11 @@ from gradproof.core.outcome import (
     Outcome,
     Reach,
 )
-from gradproof.core.workspace import reference
+from gradproof.report.text import glossary
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
     from gradproof.session import Options, Session
-
-GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
-
-
-def glossary() -> dict[str, tuple[str, str]]:
-    """The words with meaning and example, from the page that comes with the reference workspace."""
-    root = reference()
-    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
 
 
 @click.command("explain")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gradproof import __version__
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.core.timeline import as_lines, as_svg
 from gradproof.report import charts, rounding, stories, text as fmt, views
@@ -26,6 +28,13 @@ MANY = 150  # checks up to which a page is tried in full
 MOST = 1_000_000  # bytes of a page that is not the least
 DRAWN = 40  # runs of mutants that a full page draws; the others are listed
 FEW = 8  # runs of subjects that a page draws which is not drawn in full
+TERMS = (
+    "obligation", "window", "micro-batch", "full batch", "effective batch", "tail", "rounding", "gate", "profile",
+    "discharged", "required", "optional", "check", "evidence", "mutant", "waiver", "all inputs", "bounded", "sampled",
+    "chosen values", "counterexample", "HOLDS", "REFUTED", "UNKNOWN", "NOT_RUN", "TIMEOUT", "OPAQUE", "OUTSIDE",
+    "SPURIOUS", "WEAK", "vacuous", "BOUND_HIT", "ERROR",
+)  # fmt: skip
+"""Words that a page explains, as docs/glossary.md does, below the paragraph that uses one first."""
 FULL, BRIEF, LEAST = 2, 1, 0  # how much is shown of what is discharged; of the rest everything is reported
 
 
@@ -70,6 +79,27 @@ def _legend(panels: Iterable[charts.Panel]) -> list[tuple[str, str, Markup]]:
     return [(kind, name, svg.format(charts.SHAPES[kind].format(8, 7, ""))) for kind, name in kinds]
 
 
+class Glossary:
+    """Adds to a paragraph, or to a part of a page, the meaning of each term that no part before it has used."""
+
+    def __init__(self) -> None:
+        rows = fmt.glossary().items()
+        self.meanings = {word: meaning for words, (meaning, _) in rows for word in words.split(", ")}
+        self.left = [term for term in TERMS if term in self.meanings]
+
+    def __call__(self, part: Markup) -> Markup:
+        text = part.striptags()
+        found = [term for term in self.left if re.search(rf"\b{term}s?\b", text)]
+        self.left = [term for term in self.left if term not in found]
+        line = Markup('<p class="gloss"><dfn>{}</dfn>: {}</p>\n')
+        return part + Markup("").join(line.format(term, self.meanings[term]) for term in found)
+
+
+def style(name: str) -> Markup:
+    """A style sheet of this folder."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
+
+
 @cache
 def environment() -> Environment:
     """Templates of this folder, everything escaped."""
@@ -93,6 +123,7 @@ def environment() -> Environment:
         wrong=stories.wrong,
         kill_heads=stories.column_heads,
     )
+    env.globals.update(style=style, VERSION=__version__)
     env.tests["wrong"] = stories.wrong
     env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
@@ -160,7 +191,7 @@ def _page(report: Report, level: int) -> str:
         needs=views.attention(report),
         outcomes=[(o, MEANING[o]) for o in Outcome if o in seen],
         exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
-        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        css=style("report.css"),
         ids={c["id"] for c in report["checks"]},
         level=level,
         **_stories(report, level),
