@@ -318,8 +318,11 @@ def _named(workspace: Workspace, options: Options) -> list[str]:
 def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError, only: Sequence[str] | None) -> None:
     """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
     from gradproof.report import build as reports
+    from gradproof.session import INDEX
 
     why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
+    with suppress(OSError):
+        (workspace.reports / INDEX).unlink(missing_ok=True)
     for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
         with suppress(OSError):
             reports.outdate(folder, why, only)
@@ -406,17 +409,13 @@ def published(
 ) -> list[dict[str, Any]]:
     """The reports of a run, after each was written, and shown. `text`: whether words go to stdout."""
     reports = session.reports(run)
-    pages = []
-    for contract, report in zip(session.contracts, reports, strict=True):
+    for report in reports:
         report |= about(claims, report)
-        pages.append(session.write(contract, report))
-    shown(reports, before, pages, text, verbose)
+    shown(reports, before, session.write(reports), text, verbose)
     return reports
 
 
-def shown(
-    reports: Sequence[Report], before: Sequence[Report], pages: Sequence[Path], text: bool, verbose: bool
-) -> None:
+def shown(reports: Sequence[Report], before: Sequence[Report], page: Path, text: bool, verbose: bool) -> None:
     """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
     from rich.console import Console
 
@@ -425,7 +424,7 @@ def shown(
     for report in reports if text and verbose else ():
         markdown.draw(markdown.overview(report), Console())
     console = Console(stderr=verbose or not text)
-    summary.render(reports, console, before, pages, None if verbose else summary.LINES)
+    summary.render(reports, console, before, page, None if verbose else summary.LINES)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

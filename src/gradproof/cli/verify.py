@@ -231,8 +231,7 @@ class Watcher:
         run = session.filled(run)
         self.statuses = run.statuses
         reports = session.reports(run)
-        for contract, report in zip(session.contracts, reports, strict=True):
-            session.write(contract, report)
+        session.write(reports)
         self._tell(reports, len(run.ran))
         return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
 

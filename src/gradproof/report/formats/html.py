@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,13 @@ class Glossary:
 
     def __init__(self) -> None:
         rows = fmt.glossary().items()
-        self.meanings = {word: meaning for words, (meaning, _) in rows for word in words.split(", ")}
-        self.left = [term for term in TERMS if term in self.meanings]
+        self.left = {word: (words, said) for words, (said, _) in rows for word in words.split(", ") if word in TERMS}
 
     def __call__(self, part: Markup) -> Markup:
-        text = part.striptags()
-        found = [term for term in self.left if re.search(rf"\b{term}s?\b", text)]
-        self.left = [term for term in self.left if term not in found]
-        line = Markup('<p class="gloss"><dfn>{}</dfn>: {}</p>\n')
-        return part + Markup("").join(line.format(term, self.meanings[term]) for term in found)
+        text, line = part.striptags(), Markup('<p class="gloss"><dfn>{}</dfn>: {}</p>\n')
+        found = {row for term, row in self.left.items() if re.search(rf"\b{term}s?\b", text)}
+        self.left = {term: row for term, row in self.left.items() if row not in found}
+        return part + Markup("").join(line.format(*row) for row in sorted(found))
 
 
 def style(name: str) -> Markup:
@@ -188,7 +187,8 @@ def _page(report: Report, level: int) -> str:
         banner=views.banner(report),
         matrix=views.matrix(report),
         required=required_ids(report),
-        needs=views.attention(report),
+        loud=[a for a in views.attention(report) if a.required or a.effect is Effect.BROKEN],
+        quiet=[a for a in views.attention(report) if not a.required and a.effect is Effect.OPEN],
         outcomes=[(o, MEANING[o]) for o in Outcome if o in seen],
         exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
         css=style("report.css"),
@@ -199,3 +199,31 @@ def _page(report: Report, level: int) -> str:
         script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         **_plot_section(report),
     )
+
+
+# -- The page over all contracts.
+def overview(reports: Sequence[Report], pages: Mapping[str, str], root: Path, absent: Sequence[str] = ()) -> str:
+    """The page over some reports. `pages`: where each contract's is; `absent`: contracts that were not asked for.
+
+    Raises GradproofError on a wrong shape or an inconsistency.
+    """
+    from gradproof.report.formats import summary
+
+    for report in reports:
+        require(report)
+    reasons = [r for report in reports if not views.banner(report).met for r in summary.reasons(report)]
+    template, plain = environment().get_template("index.html.j2"), fmt.glossary()
+    return template.render(
+        reports=reports, pages=pages, absent=absent, banners=[views.banner(report) for report in reports],
+        reasons=sorted(reasons, key=lambda r: r.effect is not Effect.BROKEN), commit=commit(root), gloss=Glossary(),
+        sentence=lambda ob: plain[ob["id"]][0] if ob["id"] in plain else ob["property"], summary=summary,
+    )  # fmt: skip
+
+
+def commit(root: Path) -> str:
+    """The commit of a folder, and whether files differ from it."""
+    asked = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty= and changes"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "none: this is no checkout of git"

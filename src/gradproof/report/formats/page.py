@@ -45,6 +45,39 @@ def _said(v: Verification) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@dataclass(repr=False)
+class Checked(Verification):
+    """A verification that a notebook shows as a page and a prompt as one line.
+
+    Attributes:
+        outcome: the worst outcome of all obligations, `HOLDS` or `REFUTED` for example.
+        results: one `Result` an obligation, with its outcome, reason, location and help.
+        weights: a table, list[dict]: one row a sample of each window in which the weights are known. `window` and
+            `sample` (int) count from 0 over the run; `weight` and `expected` (str, exact fractions) are the factor of
+            the sample's loss in the gradient, and the right one; `ok` (bool); `parameter` (str), whose gradient it is.
+        rounding: list[dict]: one row a tensor and window, with `bound` and `measured` (float, absolute, in units of
+            the tensor), where `rounding=True` was asked for.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{step.title(self)}: {self.subject}, {brief.counted(self)}>"
+
+    def _repr_html_(self) -> str:
+        """The page of `gradproof check --format html`, for a notebook."""
+        return body(self)
+
+    def explain(self) -> None:
+        """Print everything that is known: each obligation with its reason, numbers and help, and what it rests on."""
+        print(step.text(self))
+
+    def take(self, found: Verification, allow: list[str]) -> Checked:
+        """Become this verification; return self."""
+        for one in fields(found):
+            setattr(self, one.name, getattr(found, one.name))
+        self.allow_undecided = allow
+        return self
+
+
 def command(v: Verification) -> str:
     """The call that makes this verification, as far as its settings tell: of the shell, or of Python."""
     watched, python = "inferred" in v.config, ".py" not in v.subject
