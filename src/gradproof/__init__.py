@@ -1,7 +1,6 @@
 """gradproof: formal and bounded verification of gradient accumulation.
 
-gradproof.check(train, accum_steps=4)      # a training function, which takes a Run
-with gradproof.watch() as seen: ...        # any code that trains, as a cell of a notebook
+`gradproof.check(train, accum_steps=4)` verifies a training function, and `with gradproof.watch() as seen:` any code.
 """
 
 from importlib import import_module
@@ -15,7 +14,6 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What `gradproof.testing` has of it: imported when it is first asked for."""
     if name in __all__:
-        return getattr(import_module("gradproof.testing"), name)
+        return getattr(import_module("gradproof.testing"), name)  # which takes its time
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

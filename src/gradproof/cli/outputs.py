@@ -94,21 +94,12 @@ def _output(text: str) -> Output:
     return Output(name, path if sign and not stdout else None)
 
 
-def paged(outputs: Sequence[Output], contracts: int) -> None:
-    """Raises GradproofError GP432 for one page of several contracts."""
-    alone = [o for o in outputs if o.name == "html" and (o.path is None or ONE_EACH not in o.path)]
-    if contracts > 1 and alone:
-        help = f"put {ONE_EACH} into the path, or name one contract with --contract"
-        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
-
-
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
-    def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
+    def __init__(self, outputs: Sequence[Output], warning: str | None = None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[tuple[str | None, TextIO]] = []
-        paged(outputs, contracts)
 
     @property
     def table(self) -> bool:
@@ -215,6 +206,10 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
+    if name == "html" and len(reports) > 1:
+        from gradproof.report.formats.html import overview
+
+        return overview(reports, {}, Path(reports[0]["workspace"]))
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
     return "\n".join(rendering(name)(report) for report in reports)
@@ -255,7 +250,6 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     paths = [Path(p) for o in outputs if o.path is not None for p in _each(o.path, names)]
     for path in paths:
         allowed(path, "--format")
-    paged(outputs, len(names))
     if workspace is not None:
         own = _reports_of(workspace, names) if reports else []
         _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)

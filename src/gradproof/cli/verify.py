@@ -120,7 +120,7 @@ def command(
         return EXIT_CODE[Exit.NOTHING]
     problems(session, quiet, None if verbose else WARNINGS)
     ledger = claimed(session)
-    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
+    with Outputs(wanted, session.workspace.warning) as outputs:
         before = earlier(session)
         session.mark()
         with listening(quiet, verbose) as listener:

@@ -219,12 +219,6 @@ def bounded(row: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def share(row: Mapping[str, Any]) -> float | None:
-    """The measured error as a share of its bound; None where one of them is not known."""
-    bound, measured = row.get("bound"), row.get("measured")
-    return measured / bound if bound and measured is not None else None
-
-
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys of some rows in order of appearance, as many as a table takes."""
     return list(dict.fromkeys(key for row in rows for key in row))[:COLUMNS]
