@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 RENDERINGS = ("md", "html")  # beside report.json; the page is the last
+INDEX = "index.html"
+"""Of the folder of reports: the page over all contracts."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,7 @@ class Session:
                 reports.write_json(self.report_path(contract, "json"), running)
                 for ending in RENDERINGS:
                     self.report_path(contract, ending).unlink(missing_ok=True)
+                (self.workspace.reports / INDEX).unlink(missing_ok=True)
                 self._forget(contract)
 
     def _forget(self, contract: Contract) -> None:
@@ -306,13 +309,20 @@ class Session:
                 for ending in ("json", *RENDERINGS):
                     (other / f"report.{ending}").unlink(missing_ok=True)
 
-    def write(self, contract: Contract, report: Mapping[str, Any]) -> Path:
-        """Render a report into its files, each whole or not at all, and return the page."""
-        for name in ("json", *RENDERINGS):
-            path = self.report_path(contract, name)
-            with writing(path):
-                replace_whole(path, rendering(name)(report))
-        return path
+    def write(self, reports: Sequence[Mapping[str, Any]]) -> Path:
+        """Render the report of each contract, and the page over all, each whole or not at all; return that page."""
+        from gradproof.report.formats.html import overview
+
+        index, pages = self.workspace.reports / INDEX, dict[str, str]()
+        for contract, report in zip(self.contracts, reports, strict=True):
+            for name in ("json", *RENDERINGS):
+                path = self.report_path(contract, name)
+                with writing(path):
+                    replace_whole(path, rendering(name)(report))
+            pages[contract.id] = path.relative_to(index.parent).as_posix()
+        with writing(index):
+            replace_whole(index, overview(reports, pages, self.workspace.root, sorted(self._beside() - pages.keys())))
+        return index
 
 
 def workspace_of(options: Options) -> Workspace | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-FORMATS = ("text", "json", "md", "junit", "sarif", "github")
+FORMATS = ("text", "json", "md", "html", "junit", "sarif", "github")
 result = together(
     click.option(
         "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
@@ -156,8 +156,9 @@ def rendered(found: Verification, format_: str, much: str | None = None) -> str:
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if format_ in ("junit", "sarif", "github"):
-        made: str = import_module(f"gradproof.report.formats.{format_}").of_step(found)
+    if format_ in ("html", "junit", "sarif", "github"):
+        module = {"html": "page"}.get(format_, format_)
+        made: str = import_module(f"gradproof.report.formats.{module}").of_step(found)
         return made
     if format_ == "md":
         return step.render_markdown(found)
@@ -183,7 +184,7 @@ def watch(
 ) -> int:
     """Run a training script as it is, and verify what one run can decide.
 
-    The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
+    The script keeps its arguments, its output and its exit code. The result goes to stderr; with another --format
     and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,22 +27,11 @@ from gradproof.core.outcome import (
     Outcome,
     Reach,
 )
-from gradproof.core.workspace import reference
+from gradproof.report.text import glossary
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
     from gradproof.session import Options, Session
-
-GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
-
-
-def glossary() -> dict[str, tuple[str, str]]:
-    """The words with meaning and example, from the page that comes with the reference workspace."""
-    root = reference()
-    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
 
 
 @click.command("explain")
@@ -77,6 +67,8 @@ def lines_of(word: str, session: Session) -> list[str]:
     return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
 
 
+OBLIGATION = re.compile(r"[A-Z]+-[A-Z]+-\d+")
+"""The glossary has a sentence for each; the contract says the rest."""
 ROWS, WIDTH, ALIKE = 15, 100, 2
 TITLES = (", a check (", ", a mutant in ")
 KINDS = ("bound ", "assumes: ", "tolerance ", ": killed, ", ": SURVIVES, ", *TITLES)
@@ -129,7 +121,7 @@ def _word(word: str) -> Iterator[str]:
             lower = name
             yield f"exit code {code} ({name}): {meaning}."
     for words, (meaning, example) in glossary().items():
-        if lower in words.lower().split(", "):
+        if lower in words.lower().split(", ") and not OBLIGATION.fullmatch(words):
             yield f"{words}: {meaning}"
             yield f"Example: {example}{'' if example.endswith('.') else '.'}"
 
@@ -137,12 +129,15 @@ def _word(word: str) -> Iterator[str]:
 def _obligation(session: Session, name: str) -> Iterator[str]:
     from gradproof.shadow.result import named
 
+    plain = glossary()
     for contract in session.contracts:
         for o in contract.obligations:
             if o.id.casefold() != name:
                 continue
             yield f"{named(o.id)}: an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
+            if o.id in plain:
+                yield "  that is: {} Example: {}.".format(*plain[o.id])
             mine = [c for c in session.checks if o.id in c.obligations]
             if bugs := dict.fromkeys(m for c in mine for m in c.mutants):
                 yield f"  bugs that its checks must see: {', '.join(bugs)}"

@@ -94,21 +94,12 @@ def _output(text: str) -> Output:
     return Output(name, path if sign and not stdout else None)
 
 
-def paged(outputs: Sequence[Output], contracts: int) -> None:
-    """Raises GradproofError GP432 for one page of several contracts."""
-    alone = [o for o in outputs if o.name == "html" and (o.path is None or ONE_EACH not in o.path)]
-    if contracts > 1 and alone:
-        help = f"put {ONE_EACH} into the path, or name one contract with --contract"
-        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
-
-
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
-    def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
+    def __init__(self, outputs: Sequence[Output], warning: str | None = None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[tuple[str | None, TextIO]] = []
-        paged(outputs, contracts)
 
     @property
     def table(self) -> bool:
@@ -215,6 +206,10 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
+    if name == "html" and len(reports) > 1:
+        from gradproof.report.formats.html import overview
+
+        return overview(reports, {}, Path(reports[0]["workspace"]))
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
     return "\n".join(rendering(name)(report) for report in reports)
@@ -255,7 +250,6 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     paths = [Path(p) for o in outputs if o.path is not None for p in _each(o.path, names)]
     for path in paths:
         allowed(path, "--format")
-    paged(outputs, len(names))
     if workspace is not None:
         own = _reports_of(workspace, names) if reports else []
         _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)
@@ -318,8 +312,11 @@ def _named(workspace: Workspace, options: Options) -> list[str]:
 def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError, only: Sequence[str] | None) -> None:
     """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
     from gradproof.report import build as reports
+    from gradproof.session import INDEX
 
     why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
+    with suppress(OSError):
+        (workspace.reports / INDEX).unlink(missing_ok=True)
     for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
         with suppress(OSError):
             reports.outdate(folder, why, only)
@@ -406,17 +403,13 @@ def published(
 ) -> list[dict[str, Any]]:
     """The reports of a run, after each was written, and shown. `text`: whether words go to stdout."""
     reports = session.reports(run)
-    pages = []
-    for contract, report in zip(session.contracts, reports, strict=True):
+    for report in reports:
         report |= about(claims, report)
-        pages.append(session.write(contract, report))
-    shown(reports, before, pages, text, verbose)
+    shown(reports, before, session.write(reports), text, verbose)
     return reports
 
 
-def shown(
-    reports: Sequence[Report], before: Sequence[Report], pages: Sequence[Path], text: bool, verbose: bool
-) -> None:
+def shown(reports: Sequence[Report], before: Sequence[Report], page: Path, text: bool, verbose: bool) -> None:
     """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
     from rich.console import Console
 
@@ -425,7 +418,7 @@ def shown(
     for report in reports if text and verbose else ():
         markdown.draw(markdown.overview(report), Console())
     console = Console(stderr=verbose or not text)
-    summary.render(reports, console, before, pages, None if verbose else summary.LINES)
+    summary.render(reports, console, before, page, None if verbose else summary.LINES)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

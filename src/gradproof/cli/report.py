@@ -32,7 +32,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool, verbose: bo
     session = begun(options, wanted, reports=True)
     run = session.stored()
     claims = claimed(session, run)
-    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
+    with Outputs(wanted, session.workspace.warning) as outputs:
         made = published(session, run, claims, earlier(session), outputs.table, verbose)
         outputs.finish(made)
     return worst(Exit(report["verdict"]["exit"]) for report in made)
@@ -74,7 +74,7 @@ def gate(options: Options, formats: tuple[str, ...], json_: bool, verbose: bool)
     session = begun(options, wanted)
     run = session.stored()
     reports = session.reports(run)
-    with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
+    with Outputs(wanted, session.workspace.warning) as outputs:
         if outputs.table:
             summary.render(reports, Console(), earlier(session), most=None if verbose else summary.LINES)
         outputs.finish(reports)

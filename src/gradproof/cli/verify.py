@@ -120,7 +120,7 @@ def command(
         return EXIT_CODE[Exit.NOTHING]
     problems(session, quiet, None if verbose else WARNINGS)
     ledger = claimed(session)
-    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
+    with Outputs(wanted, session.workspace.warning) as outputs:
         before = earlier(session)
         session.mark()
         with listening(quiet, verbose) as listener:
@@ -231,8 +231,7 @@ class Watcher:
         run = session.filled(run)
         self.statuses = run.statuses
         reports = session.reports(run)
-        for contract, report in zip(session.contracts, reports, strict=True):
-            session.write(contract, report)
+        session.write(reports)
         self._tell(reports, len(run.ran))
         return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
 

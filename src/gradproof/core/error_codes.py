@@ -94,10 +94,6 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "--format names no known format, or a path that is empty.",
         "Use text, json, md, html, junit, sarif, github or ndjson, alone or with =PATH.",
     ),
-    "GP432": Explanation(
-        "One HTML page was asked for, and the workspace has several contracts.",
-        "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
-    ),
     "GP433": Explanation(
         "An option would write a result over something that a run is judged by: what lies in proofs/, models/ or "
         "symbolic/, evidence, pyproject.toml, the baseline, or a YAML, TOML or Python file that is there already.",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import reference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,6 +147,18 @@ def grouped(ids: Iterable[str]) -> list[str]:
 def heads(ids: Iterable[str]) -> str:
     """Check ids without device and dtype, counted: "KANI-GA-001, FALSIFY-GA-001 ×7"."""
     return counted(name.partition("@")[0] for name in ids)
+
+
+GLOSSARY = "docs/glossary.md"
+"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
+
+
+def glossary() -> dict[str, tuple[str, str]]:
+    """The words with meaning and example, from the page that comes with the reference workspace."""
+    root = reference()
+    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
 
 
 # -- A few lines on a terminal or in a pipe.

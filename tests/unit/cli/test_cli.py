@@ -43,7 +43,7 @@ def test_verify_runs_reports_and_gates(toy: Workspace, capsys: pytest.CaptureFix
     assert runs(toy.root) == ALL
     lines = out.splitlines()
     assert lines[0].startswith("GATE MET, profile ci: the gate is met (exit 0); 1 of 1 ")
-    assert lines[-1] == "report: reports/report.html"
+    assert lines[-1] == "report: reports/index.html"
     assert re.search(r"\b0 on stored .* 5 run .* 1 not run", out)
     assert len(lines) + len(err.splitlines()) <= 25
     made = report(toy)
@@ -56,7 +56,7 @@ def test_verbose_prints_a_line_a_check_and_the_table(toy: Workspace, capsys: pyt
     out, err = capsys.readouterr()
     assert "T-1 toy" in out
     assert "Coverage: 1 of 1" in out
-    assert "report: reports/report.html" in err
+    assert "report: reports/index.html" in err
     assert "GATE MET" in err
     assert re.search(r"\[\d/6\] HOLDS +STUB-1", err)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.cli.explain import glossary, lines_of, shortened
+from gradproof.cli.explain import lines_of, shortened
 from gradproof.contract.schema import Strategy
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome, Reach
@@ -27,6 +27,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import open_evidence
 from gradproof.report.formats import markdown, summary
+from gradproof.report.text import glossary
 from gradproof.session import Options, Session
 from gradproof.shadow.result import OBLIGATIONS
 

@@ -160,7 +160,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(toy: Workspace, monkeypatch: pyt
 
 def test_a_mark_takes_older_renderings_away(toy: Workspace) -> None:
     session = Session(Options(workspace=toy.root))
-    session.write(session.contracts[0], built(toy))
+    session.write([built(toy)])
     session.mark()
     assert [p.name for p in sorted(toy.reports.iterdir())] == ["report.json"]
     assert json.loads((toy.reports / "report.json").read_text())["run_state"] == "running"

@@ -38,15 +38,15 @@ def several(made: Report, count: int) -> list[Report]:
 @pytest.mark.parametrize("count", [1, 3, 12])
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_green_run_is_at_most_25_lines(count: int, width: int) -> None:
-    pages = [Path(f"/somewhere/reports/contract-{i}/report.html") for i in range(count)]
+    page = Path("/somewhere/reports/index.html")
     old, new = several(sample.red(), count), several(sample.green(), count)
-    text = printed(new, width, terminal=True, before=old, pages=pages)
+    text = printed(new, width, terminal=True, before=old, page=page)
     lines = text.splitlines()
     assert len(lines) <= 25, text
     assert text.startswith("GATE MET")
     assert "New since" in text
     assert ("more changes: --verbose shows them" in text) == (count > 1)
-    assert lines[-1].endswith("report.html")
+    assert lines[-1].endswith("index.html")
 
 
 @pytest.mark.parametrize("made", [sample.red, sample.partial])
@@ -127,7 +127,7 @@ def test_no_control_character_reaches_a_terminal() -> None:
     old["checks"][0].update(id=f"K{nasty}")
     for check in report["checks"]:
         check["reason"] = nasty
-    text = printed([report], before=[old], pages=[Path(nasty)], terminal=True)
+    text = printed([report], before=[old], page=Path(nasty), terminal=True)
     assert "K\\x1b[2J" in text
     assert not {"\x1b", "\u202e"} & set(text)
 

@@ -105,12 +105,12 @@ def summary(verification: Verification) -> str:
         words = f"{judged} holds" + (" but those that are allowed" if v.allowed else "")
         said = "Each holds on the reach that is stated with it."
     else:
-        words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
+        words, said = EXIT_MEANING[v.exit], sentence(meaning(v))
     apart = [sentence(f"{named(r.obligation)}, was not judged: {r.reason}") for r in v.results if not r.applies]
     return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
 
 
-def _meaning(v: Verification) -> str:
+def meaning(v: Verification) -> str:
     """What the worst outcome says. A refutation by the events or the weights of one run is not replayed."""
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
     if refuted and not any(numbers(r) for r in refuted):
@@ -140,9 +140,9 @@ def setting(verification: Verification) -> str:
     c = verification.config
     known = {"accum_steps": "accum-steps", "micro_batch": "micro-batch", "windows": "windows", "tail": "tail"}
     named = [f"{shown} {one_line(c[key])}" for key, shown in known.items() if c.get(key) is not None]
-    rest = [
-        f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in known and v is not None
-    ]
+    told = {*known, "inferred", *(key for key, one in c.items() if one is None)}
+    rest = [f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in told]
+    rest += ["accum-steps as the run shows"] if c.get("inferred") else []
     return " · ".join([*named, *rest])
 
 
@@ -202,10 +202,10 @@ def tables(verification: Verification) -> Iterator[tuple[str, list[Mapping[str, 
     if verification.weights:
         yield "Effective weights", list(verification.weights)
     if verification.rounding:
-        yield "Rounding bounds", [_bound(row) for row in verification.rounding]
+        yield "Rounding bounds", [bounded(row) for row in verification.rounding]
 
 
-def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def bounded(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """One bound for people: the tensor, the bound and what was measured, and the operators that add most."""
     if not {"quantity", "param", "bound", "top"} <= row.keys():
         return row

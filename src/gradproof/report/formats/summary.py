@@ -23,7 +23,7 @@ from gradproof.report.text import Line, one_line, plural, printed, seconds, when
 
 COLUMNS = 100
 LINES, GREEN = 40, 25
-CONTRACTS, CHANGES, WAIVERS, PAGES, ALIKE = 6, 5, 2, 3, 3
+CONTRACTS, CHANGES, WAIVERS, ALIKE = 6, 5, 2, 3
 SHOWN = 240
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 RESTS = "it rests on "
@@ -44,7 +44,7 @@ def render(
     reports: Sequence[Report],
     console: Console,
     before: Sequence[Report] = (),
-    pages: Sequence[Path] = (),
+    page: Path | None = None,
     most: int | None = LINES,
 ) -> None:
     """Print the short text of one or several contracts.
@@ -53,7 +53,7 @@ def render(
         reports: at least one report.
         console: where it goes.
         before: the reports of the run before, as far as there are some.
-        pages: the HTML page of each contract.
+        page: the HTML page over all contracts.
         most: lines in all where the gate is not met; None for no limit.
 
     Raises:
@@ -63,7 +63,8 @@ def render(
         require(report)
     width = console.width if console.is_terminal else COLUMNS
     head = [*_verdict(reports), *_limited(list(map(_contract, reports)), CONTRACTS, "contracts")]
-    tail = [*_waivers(reports), *_reach(reports), *_ran(reports), *_pages(pages)]
+    tail = [*_waivers(reports), *_reach(reports), *_ran(reports)]
+    tail += [Line(f"report: {near(page)}")] if page else []
     news = _since(before, reports, GREEN - _rows([*head, *tail], width) - 2, width)
     budget = None if most is None else most - _rows([*head, *news, *tail], width)
     printed([*head, *stated(reports, budget, width), *news, *tail], console)
@@ -122,7 +123,7 @@ def _contract(report: Report) -> Line:
 
 def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line]:
     """The reasons of every contract whose gate is not met, the broken first, in `most` rows; None for all."""
-    found = [r for report in reports if not views.banner(report).met for r in _reasons(report, most is None)]
+    found = [r for report in reports if not views.banner(report).met for r in reasons(report, most is None)]
     found.sort(key=lambda r: (r.effect is not Effect.BROKEN, not r.where))
     help = [Line(f"help: {r.help}") for r in found if r.help][:1]
     lines: list[Line] = []
@@ -148,7 +149,7 @@ def _cut(text: str, most: int | None) -> str:
     return text if most is None else textwrap.shorten(text, most, placeholder=" ...", break_on_hyphens=False)
 
 
-def _reasons(report: Report, whole: bool) -> Iterator[Reason]:
+def reasons(report: Report, whole: bool = False) -> Iterator[Reason]:
     """Broken checks, those that crashed or are open, and what the judge says beside them.
 
     A criterion is not met because of its obligations, which are here already; `whole` shows it all the same.
@@ -265,13 +266,6 @@ def _ran(reports: Sequence[Report]) -> Iterator[Line]:
     spent = max(report["seconds"] for report in reports)
     took = f", {seconds(spent)}" if spent else ""
     yield Line(f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run{took}")
-
-
-def _pages(pages: Sequence[Path]) -> list[Line]:
-    """Where the pages are; of more than a few contracts, in which folder."""
-    if len(pages) > PAGES:
-        return [Line(f"report: {near(pages[0].parent.parent)}/CONTRACT/{pages[0].name}")]
-    return [Line(f"report: {near(page)}") for page in pages]
 
 
 # -- Changes between two runs. `verify --watch` prints the same.

@@ -270,7 +270,7 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
             if ours and set(found) == terms.samples(ours) and len(found) == len(ours) and len(right) == len(full):
                 rows += [
                     {"window": at, "sample": sample, "weight": str(by), "expected": str(right.get(sample, 0)),
-                     "ok": by == right.get(sample, 0)}
+                     "ok": by == right.get(sample, 0), "parameter": name}
                     for sample, by in sorted(found.items())
                 ]  # fmt: skip
                 break
