@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.contract.settings import Settings, load as load_settings
+from gradproof.contract.yaml_reader import meant
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
@@ -103,8 +103,7 @@ class Session:
         """Reports and verdicts are distinguished by the contract's id, so no two files may have the same one."""
         owner: dict[str, Path] = {}
         for contract in self.contracts:
-            other = owner.setdefault(contract.id, contract.path)
-            if other != contract.path:
+            if (other := owner.setdefault(contract.id, contract.path)) != contract.path:
                 found = f"{other} and {contract.path} are both called {contract.id}"
                 raise GradproofError("GP217", found, "one contract of a name", "rename the folder of one of them")
 
@@ -115,8 +114,7 @@ class Session:
         known = sorted({o.id for c in self.contracts for o in c.obligations})
         for name, where in self.settings.obligations:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                help = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
+                help = meant(name, known, "correct the name, or remove it")
                 raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", help, where)
 
     def _compared_with_others(self) -> None:
@@ -136,11 +134,9 @@ class Session:
         owner: dict[str, Path] = {}
         for path, checks in self.plans.items():
             for check in checks:
-                other = owner.setdefault(check.id, path)
-                if other != path:
-                    raise GradproofError(
-                        "GP210", f"{path} and {other} both plan {check.id}", "unique ids", "rename one of them"
-                    )
+                if (other := owner.setdefault(check.id, path)) != path:
+                    found = f"{path} and {other} both plan {check.id}"
+                    raise GradproofError("GP210", found, "unique ids", "rename one of them")
 
     @property
     def checks(self) -> list[Check]:

@@ -8,13 +8,12 @@ A rule is hard (an error) or soft: an error in our dialect, a warning in a contr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gradproof.contract.schema import DEVICES, IDENT, REFERENCE, Dtype
-from gradproof.contract.yaml_reader import Node, Problem
+from gradproof.contract.yaml_reader import Node, Problem, meant
 from gradproof.core.outcome import Expect, Layer
 
 
@@ -58,13 +57,7 @@ def demanded(r: Rules) -> None:
     for name, node in [*r.gate.pairs("least"), *named]:
         if isinstance(name, str) and name not in r.ids:
             found, help = f"{name!r}, which is no obligation of this contract", "correct the name, or remove it"
-            r.error("GP137", node, found, f"one of: {', '.join(r.ids)}", _meant(name, r.ids, help))
-
-
-def _meant(name: str, known: list[str], otherwise: str) -> str:
-    """The known name that was perhaps meant, as a question."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+            r.error("GP137", node, found, f"one of: {', '.join(r.ids)}", meant(name, r.ids, help))
 
 
 # -- What a step proof of a contract must state: its bounds, which are the largest n and the number of windows.
@@ -154,7 +147,7 @@ class Rules:
 
     def _problem(self, code: str, node: Node, found: str, *asked: str) -> Problem:
         """`asked`: what is expected, and the help, where it is not what ASKED has for the code."""
-        return Problem(code, self.shown, node.line, node.col, found, *(asked or ASKED[code]))
+        return Problem(code, self.shown, *node.place, found, *(asked or ASKED[code]))
 
     def error(self, code: str, node: Node, found: str, *asked: str) -> None:
         """A mistake at a node."""
@@ -200,7 +193,7 @@ def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: 
     known = sorted(set(known))
     if node.value not in known:
         found, expected = f"{by} names {node.value!r}, which is no {what}", ", ".join(known) or "none is declared"
-        help = _meant(node.value, known, f"correct the name, or add the {what}")
+        help = meant(node.value, known, f"correct the name, or add the {what}")
         r.soft(code, node, found, f"one of: {expected}", help)
 
 
