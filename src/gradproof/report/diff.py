@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from gradproof import __version__
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
-from gradproof.core.schemas.base import DocumentModel
+from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
 from gradproof.core.schemas.evidence import EvidenceFinding
 from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
@@ -29,8 +29,6 @@ from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, 
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Tally = Annotated[int, Field(ge=0)]
 Step = Literal["none", "patch", "minor", "major"]
 
 
