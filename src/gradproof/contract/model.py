@@ -47,7 +47,6 @@ class Contract:
     id: str
     path: Path
     digest: str
-    dialect: str
     metadata: Metadata
     obligations: Sequence[Obligation]
     stubs: Sequence[StubClause]
@@ -88,7 +87,6 @@ def load(path: Path) -> Contract:
         id=name,
         path=path,
         digest=hashlib.sha256(data).hexdigest(),
-        dialect="gradproof" if ours else "field",
         metadata=made.metadata,
         obligations=made.proof_obligations,
         stubs=made.stubs,
@@ -156,29 +154,23 @@ def closure(contracts: Sequence[Contract], load: Callable[[Path], Contract]) -> 
     """
     known = {contract.id: contract for contract in contracts}
     done: dict[str, Contract] = {}
+
+    def visit(contract: Contract, above: tuple[str, ...] = ()) -> None:
+        if contract.id in done:
+            return
+        trail = (*above, contract.id)
+        for name in contract.metadata.depends_on:
+            if name in trail:
+                raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
+            if name not in known and (path := beside(contract.path, name)) is not None:
+                known[name] = load(path)
+            if name in known:
+                visit(known[name], trail)
+        done[contract.id] = contract
+
     for contract in contracts:
-        _visit(contract, known, done, (), load)
+        visit(contract)
     return done
-
-
-def _visit(
-    contract: Contract,
-    known: dict[str, Contract],
-    done: dict[str, Contract],
-    above: tuple[str, ...],
-    load: Callable[[Path], Contract],
-) -> None:
-    if contract.id in done:
-        return
-    trail = (*above, contract.id)
-    for name in contract.metadata.depends_on:
-        if name in trail:
-            raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
-        if name not in known and (path := beside(contract.path, name)) is not None:
-            known[name] = load(path)
-        if name in known:
-            _visit(known[name], known, done, trail, load)
-    done[contract.id] = contract
 
 
 def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
@@ -254,7 +246,8 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
         help = GONE.get(name) or meant(name, known, "remove it, or correct its name")
         return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
-        code = _missing(path)
+        unjustified = name == "reason" or (name == "name" and "bounds" in path)
+        code = "GP106" if unjustified else "GP111" if name == "dtype" and "tolerance" in path else "GP103"
         return Problem(code, shown, line, col, f"no {name!r}{inside}", f"the key {name!r}", f"add {name!r}")
     found = f"{_value(value)} as {_spell(path)}"
     if name == "reason" and "bounds" in path and isinstance(value, str | None):
@@ -271,12 +264,6 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if code == "GP104":
         return Problem(code, shown, line, col, found, _expected(detail), _help_type(kind, value))
     return Problem(code, shown, line, col, found, _expected(detail), "correct the value")
-
-
-def _missing(path: tuple[Any, ...]) -> str:
-    if path[-1] == "reason" or (path[-1] == "name" and "bounds" in path):
-        return "GP106"
-    return "GP111" if path[-1] == "dtype" and "tolerance" in path else "GP103"
 
 
 def _expected(detail: dict[str, Any]) -> str:

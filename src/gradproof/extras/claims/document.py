@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
-from gradproof.core.workspace import PACKAGE
 from gradproof.report.text import compact, grouped, plural, when
 
 
@@ -275,7 +274,6 @@ def exit_of(rows: list[LedgerRow]) -> Exit:
 
 
 # -- What a ledger looks like.
-HERE = PACKAGE / "report" / "formats"
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
 short = partial(compact, limit=160)
 
@@ -371,7 +369,7 @@ def html(made: Claims) -> str:
     """One page: no script, no external resource, everything escaped."""
     from markupsafe import Markup
 
-    from gradproof.report.formats.html import environment
+    from gradproof.report.formats.html import HERE, environment
 
     template = environment().get_template("claims.html.j2")
     return template.render(
