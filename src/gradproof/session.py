@@ -24,7 +24,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
 from gradproof.report.text import rendering, writing
 from gradproof.verdict.judge import Verdict, judge, required, waived
-from gradproof.verdict.plan import Policy, dependencies, plan, policy_of
+from gradproof.verdict.plan import plan, policy_of, with_stubs
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
@@ -147,10 +147,7 @@ class Session:
         """Checks of these kinds and layers that match the options' patterns, and the stubs that they rest on."""
         kinds, layers = tuple(kinds), tuple(layers)
         wanted = [c for c in self.checks if c.kind in kinds and c.layer in layers and self._matches(c)]
-        names = {c.id for c in wanted}
-        while more := {d for c in self.checks if c.id in names for d in c.depends} - names:
-            names |= more
-        return [c for c in self.checks if c.id in names]
+        return with_stubs(self.checks, {c.id for c in wanted})
 
     def _matches(self, check: Check) -> bool:
         patterns = self.options.select
@@ -221,17 +218,10 @@ class Session:
         for contract in closure(wanted or self.contracts, lambda path: at[path.resolve()]).values():
             checks = self.plans[contract.path]
             missing = self.statuses(c for c in checks if c.id not in statuses)
+            stands = {n: made[n].exit if n in made else None for n in contract.metadata.depends_on}
             policy = policy_of(contract, self.options.profile, self.demands)
-            policy = replace(policy, dependencies=dependencies(contract, {name: v.exit for name, v in made.items()}))
-            made[contract.id] = judge(checks, {**missing, **statuses}, policy)
+            made[contract.id] = judge(checks, {**missing, **statuses}, replace(policy, dependencies=stands))
         return made
-
-    def judged_only(
-        self, checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus], layers: Iterable[Layer]
-    ) -> Verdict:
-        """Verdict on some checks, with nothing demanded beyond them. `layers` must give an answer."""
-        policy = Policy(self.options.profile, (), restricted=True, demanded=frozenset(layers))
-        return judge(checks, statuses, policy)
 
     def state(self, contract: Contract, run: Outcomes) -> str:
         """`complete` when this run or fresh evidence decided all that is required and not waived, else `partial`."""
@@ -265,7 +255,6 @@ class Session:
         made = [self.reported(contract, run) for contract in self.contracts]
         if not self.options.baselines or not run.complete:
             return made
-
         for baseline in self.options.baselines:
             made = held(baseline, made, self._beside())
         return made
