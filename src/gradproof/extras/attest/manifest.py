@@ -226,18 +226,14 @@ def _present(root: Path, files: Sequence[ManifestEntry]) -> Iterator[BundleProbl
         if name not in there:
             yield BundleProblem("GP446", name, "it is missing")
         elif there[name] == "file":
-            yield from _same(root, entry)
-
-
-def _same(root: Path, entry: ManifestEntry) -> Iterator[BundleProblem]:
-    try:
-        now = entry_of(root, entry.path)
-    except OSError as error:
-        yield BundleProblem("GP446", entry.path, f"it cannot be read: {error.strerror}")
-        return
-    if now != entry:
-        words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
-        yield BundleProblem("GP447", entry.path, words)
+            try:
+                now = entry_of(root, name)
+            except OSError as error:
+                yield BundleProblem("GP446", name, f"it cannot be read: {error.strerror}")
+                continue
+            if now != entry:
+                words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
+                yield BundleProblem("GP447", name, words)
 
 
 def dumped(data: Any) -> str:
