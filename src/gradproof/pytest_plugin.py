@@ -5,8 +5,9 @@ Files proofs/*/contract.yaml of a workspace are collected, one item a check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,6 @@ import pytest
 if TYPE_CHECKING:
     from gradproof.core.check import Check
     from gradproof.session import Session
-    from gradproof.shadow.result import Verification
     from gradproof.verdict.judge import Ruling
 
 
@@ -47,9 +47,11 @@ class ContractFile(pytest.File):
         """One item a check. Raises CollectError with every mistake of the contract, each with its place."""
         from gradproof.core.check import entry_of
         from gradproof.core.errors import GradproofError
+        from gradproof.session import Options, Session
 
+        profile = str(self.config.getoption("gradproof_profile"))
         try:
-            asked = self._asked()
+            asked = Session(Options(workspace_of(self.path), (str(self.path),), profile=profile, jobs=1))
             (contract,) = asked.contracts
             checks = list(asked.plans[contract.path])
         except GradproofError as error:
@@ -57,12 +59,6 @@ class ContractFile(pytest.File):
         for check in checks:
             line = contract.places.get(entry_of(check.id), (1, 1))[0] - 1
             yield CheckItem.from_parent(self, name=check.id, check=check, asked=asked, line=line)
-
-    def _asked(self) -> Session:
-        from gradproof.session import Options, Session
-
-        profile = str(self.config.getoption("gradproof_profile"))
-        return Session(Options(workspace=workspace_of(self.path), contracts=(str(self.path),), profile=profile, jobs=1))
 
 
 class CheckItem(pytest.Item):
@@ -78,22 +74,19 @@ class CheckItem(pytest.Item):
         """Run what has no fresh answer. Raises Inconclusive; skips what the profile does not ask for."""
         from gradproof.core.outcome import Effect, Outcome
 
-        ruling = self.ruling = self._ruled()
+        needed = {self.check.id, *self.check.depends}
+        run = self.asked.run([c for c in self.asked.checks if c.id in needed], lambda event: None)
+        if run.interrupted:
+            raise KeyboardInterrupt
+        (contract,) = self.asked.contracts
+        verdict = self.asked.judged(contract, self.asked.filled(run).statuses)
+        ruling = self.ruling = verdict.rulings[self.check.id]
         if ruling.effect is not Effect.OPEN:
             return
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
         red(self.config).add(self.check.id)
         raise Inconclusive(_stated(ruling))
-
-    def _ruled(self) -> Ruling:
-        needed = set(self.check.depends)
-        chosen = [c for c in self.asked.checks if c.id in needed or c.id == self.check.id]
-        run = self.asked.run(chosen, lambda event: None)
-        if run.interrupted:
-            raise KeyboardInterrupt
-        (contract,) = self.asked.contracts
-        return self.asked.judged(contract, self.asked.filled(run).statuses).rulings[self.check.id]
 
     def runtest(self) -> None:
         """Raises Broken."""
@@ -167,24 +160,9 @@ def red(config: pytest.Config) -> set[str]:
     return config.stash.get(RED, set())
 
 
-class Gradproof:
-    """What the fixture hands to a test."""
-
-    def check(self, function: Callable[[Any], Any], **options: Any) -> Verification:
-        """The verification of a training function, whatever its outcome (see gradproof.testing.check)."""
-        from gradproof import testing
-
-        return testing.check(function, **options)
-
-    def assert_accumulates(self, function: Callable[[Any], Any], **options: Any) -> Verification:
-        """Raise AssertionError unless every obligation HOLDS (see gradproof.testing.assert_accumulates)."""
-        from gradproof import testing
-
-        __tracebackhide__ = True
-        return testing.assert_accumulates(function, **options)
-
-
 @pytest.fixture(scope="session")
-def gradproof() -> Gradproof:
+def gradproof() -> ModuleType:
     """Verify that a training function accumulates gradients correctly: `gradproof.assert_accumulates(train)`."""
-    return Gradproof()
+    from gradproof import testing
+
+    return testing

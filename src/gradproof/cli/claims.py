@@ -67,13 +67,12 @@ def ran(session: Session, select: tuple[str, ...]) -> Claims:
     """The rows, after a run of the checks that they name and of the stubs that these rest on."""
     from gradproof.cli.progress import listening
     from gradproof.extras.claims.load import chosen, claims_of, load
+    from gradproof.verdict.plan import with_stubs
 
     ledger = load(session.workspace.root, session.checks)
     names = {check.id for claim in chosen(ledger, select) for _, check in ledger.named[claim.id]}
-    while more := {d for c in session.checks if c.id in names for d in c.depends} - names:
-        names |= more
     with listening(quiet=False) as listener:
-        run = session.run([check for check in session.checks if check.id in names], listener)
+        run = session.run(with_stubs(session.checks, names), listener)
     return claims_of(session, ledger, run.statuses, select)
 
 

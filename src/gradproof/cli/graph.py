@@ -71,11 +71,6 @@ def _check(ruling: Ruling) -> dict[str, Any]:
     }
 
 
-def optional(row: Mapping[str, Any]) -> bool:
-    """Whether a check is open and nothing demands it here: a GPU row in profile ci."""
-    return row["state"] == Effect.OPEN and row["layer"] == Layer.CUDA and not row["required"]
-
-
 # -- A graph of contracts as a text tree, as Graphviz DOT, and as a Mermaid flowchart.
 DEPTHS = ("contracts", "obligations", "checks")
 COLOURS: Mapping[str, str] = {"DISCHARGED": "#1a7f37", "BROKEN": "#cf222e", "OPEN": "#9a6700", ABSENT: "#6e7781"}
@@ -110,7 +105,8 @@ def _stated(row: Mapping[str, Any]) -> str:
     words = [f"{row['state']:<10}", row["id"], row["outcome"]]
     words += ["as expected"] if row["expect"] == "refuted" and row["state"] == "DISCHARGED" else []
     words += [f"rests on {', '.join(row['depends_on'])}"] if row["depends_on"] else []
-    return "  ".join([*words, "not required"] if optional(row) else words)
+    spare = row["state"] == Effect.OPEN and row["layer"] == Layer.CUDA and not row["required"]  # in profile ci
+    return "  ".join([*words, "not required"] if spare else words)
 
 
 def _branches(trees: Sequence[Tree], lead: str) -> Iterator[str]:

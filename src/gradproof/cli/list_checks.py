@@ -38,7 +38,11 @@ def command(options: Options, format_: str) -> int:
         for row in [list(COLUMNS), ["---"] * len(COLUMNS), *escaped]:
             click.echo(f"| {' | '.join(row)} |")
     else:
-        click.echo("\n".join(_pretty([_row(c) for c in checks])))
+        table = [list(COLUMNS), *map(_row, checks)]
+        widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS) - 1)]  # mutants are last, and long
+        for row in table:
+            click.echo("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip())
+        click.echo(f"{len(checks)} checks")
     return 0
 
 
@@ -46,11 +50,3 @@ def _row(check: Check) -> list[str]:
     bounds = ", ".join(f"{b.name} {b.value}" for b in check.bounds)
     cells: list[Any] = [check.id, check.kind, check.layer, ", ".join(check.obligations) or "-", check.expect]
     return [str(c) for c in [*cells, check.strategy or "-", bounds or "-", ", ".join(check.mutants) or "-"]]
-
-
-def _pretty(rows: list[list[str]]) -> list[str]:
-    """Aligned columns; mutants last, because they are long."""
-    table = [list(COLUMNS), *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS) - 1)]
-    lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table]
-    return [*lines, f"{len(rows)} checks"]

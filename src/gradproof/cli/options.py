@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +19,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
-NAMES = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
-ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in NAMES}
+ENVIRONMENT = {n: f"GRADPROOF_{n.upper()}" for n in ("profile", "jobs", "time_limit", "memory_limit", "baseline")}
 
 
 class Renamed(click.Option):
@@ -162,16 +160,6 @@ def output_format(*names: str) -> Callable[[Callable[..., int]], Callable[..., i
     return add
 
 
-def as_json(function: Callable[..., int]) -> Callable[..., int]:
-    """`--format text` or `json`, handed over as `json_`."""
-
-    @wraps(function)
-    def asked(*, format_: str, **given: Any) -> int:
-        return function(json_=format_ == "json", **given)
-
-    return output_format("text", "json")(asked)
-
-
 sharding = together(
     click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow."),
     click.option(
@@ -213,10 +201,10 @@ def sharded(chosen: Sequence[Check], shard: str | None, seconds: Path | None) ->
         if seconds is not None:
             raise GradproofError("GP485", "--shard-seconds without --shard", "both or neither", "add --shard i/n")
         return list(chosen)
-    part = parse(shard)
-    parts = partition(chosen, part.of, {} if seconds is None else seconds_of(seconds))
-    mine = parts[part.index - 1]
-    click.echo(f"shard {part}: {len(mine)} of {len(chosen)} checks, cut {fingerprint(parts)}", err=True)
+    index, of = parse(shard)
+    parts = partition(chosen, of, {} if seconds is None else seconds_of(seconds))
+    mine = parts[index - 1]
+    click.echo(f"shard {shard}: {len(mine)} of {len(chosen)} checks, cut {fingerprint(parts)}", err=True)
     return mine
 
 
@@ -226,24 +214,13 @@ MOST = 1000
 _SHARD = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Shard number `index`, from 1, of `of`."""
-
-    index: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.of}"
-
-
-def parse(text: str) -> Shard:
-    """`i/n`. Raises GradproofError GP480."""
+def parse(text: str) -> tuple[int, int]:
+    """The number of a shard, from 1, and of how many. Raises GradproofError GP480 for what is no `i/n`."""
     match = _SHARD.fullmatch(text)
-    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
-    if not 1 <= shard.index <= shard.of <= MOST:
+    index, of = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= of <= MOST:
         raise GradproofError("GP480", f"--shard {text!r}", f"i/n with 1 <= i <= n <= {MOST}", "such as --shard 1/4")
-    return shard
+    return index, of
 
 
 def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) -> list[list[Check]]:
@@ -251,27 +228,21 @@ def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) ->
 
     The longest first, each to the shard that is done soonest with it and the stubs that it is the first there to need.
     """
-    known = {check.id: check for check in checks}
-    shared = {name for check in checks for name in check.depends if name in known}
+    from gradproof.verdict.plan import with_stubs
+
+    shared = {name for check in checks for name in check.depends} & {check.id for check in checks}
     held: list[set[str]] = [set() for _ in range(of)]
     loads = {gpu: [0.0] * of for gpu in (False, True)}
     weight = {c.id: seconds.get(c.id) or c.time_limit for c in checks}
     for check in sorted(checks, key=lambda c: (c.id in shared, -weight[c.id], c.id)):
         if check.id in shared and any(check.id in names for names in held):
             continue
-        needs, load = _needs(check, known), loads[check.layer is Layer.CUDA]
+        needs, load = {c.id for c in with_stubs(checks, {check.id})}, loads[check.layer is Layer.CUDA]
         costs = [load[i] + sum(weight[name] for name in needs - held[i]) for i in range(of)]
         chosen = costs.index(min(costs))
         held[chosen] |= needs
         load[chosen] = costs[chosen]
     return [[check for check in checks if check.id in names] for names in held]
-
-
-def _needs(check: Check, known: Mapping[str, Check]) -> set[str]:
-    names = {check.id}
-    while more := {d for name in names for d in known[name].depends if d in known} - names:
-        names |= more
-    return names
 
 
 def fingerprint(parts: Iterable[Iterable[Check]]) -> str:
@@ -281,7 +252,7 @@ def fingerprint(parts: Iterable[Iterable[Check]]) -> str:
 
 def seconds_of(path: Path) -> dict[str, float]:
     """Seconds by check id, from a report.json or a folder of reports. Raises GradproofError GP485."""
-    places = [path] if path.is_file() else [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))]]
+    places = [path] if path.is_file() else [path / "report.json", *sorted(path.glob("*/report.json"))]
     found: dict[str, float] = {}
     for place in [p for p in places if p.is_file()]:
         try:

@@ -8,7 +8,6 @@ an earlier run wrote is taken away before a contract is loaded, but for the summ
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -66,27 +65,22 @@ def asked(texts: Sequence[str], json_: bool) -> list[Output]:
     """The outputs of a command line. Raises GradproofError GP430, GP431 and GP434."""
     outputs = [_output(text) for text in [*texts, *(["json"] if json_ and "json" not in texts else [])]]
     loud = [o.name for o in outputs if o.path is None or o.name == "github"]
-    if not loud:
-        return [*_apart(outputs), Output("text", None)]
     if len(loud) > 1:
         found, help = f"{' and '.join(loud)}, all on stdout", f"give the others a path: {loud[-1]}=FILE"
         raise GradproofError("GP430", found, "one output on stdout", help)
-    return _apart(outputs)
-
-
-def _apart(outputs: list[Output]) -> list[Output]:
     paths = [os.path.abspath(o.path) for o in outputs if o.path is not None and not is_stream(o.path)]
     twice = next((p for p in paths if paths.count(p) > 1), None)
     if twice is not None:
         raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "correct --format")
-    return outputs
+    return outputs if loud else [*outputs, Output("text", None)]
 
 
 def _output(text: str) -> Output:
     name, sign, path = text.partition("=")
     if name not in NAMES or (sign and not path):
-        near = difflib.get_close_matches(name, NAMES, 1)
-        help = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
+        from gradproof.contract.yaml_reader import meant
+
+        help = "NAME or NAME=PATH" if name in NAMES else meant(name, NAMES, "NAME or NAME=PATH")
         raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", help)
     if name == "ndjson" and ONE_EACH in path:
         raise GradproofError("GP434", f"--format {text!r}", "one path for all contracts", f"leave {ONE_EACH} out")
@@ -97,7 +91,7 @@ def _output(text: str) -> Output:
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
-    def __init__(self, outputs: Sequence[Output], warning: str | None = None) -> None:
+    def __init__(self, outputs: Sequence[Output], warning: str | None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[tuple[str | None, TextIO]] = []
 
@@ -107,10 +101,12 @@ class Outputs:
         return any(o == Output("text", None) for o in self.outputs)
 
     def __enter__(self) -> Outputs:
-        for output in self.outputs:
-            if output.name == "ndjson":
-                stream = sys.stdout if output.path is None else self._open(output.path)
-                self.streams.append((output.path, stream))
+        for path in (o.path for o in self.outputs if o.name == "ndjson"):
+            try:
+                stream = sys.stdout if path is None else self.stack.enter_context(opened(Path(path), "w"))
+            except OSError as error:
+                raise unwritten(str(path), error) from error
+            self.streams.append((path, stream))
         try:
             self._tell({"event": "begin", "schema": EVENTS} | ({"warning": self.warning} if self.warning else {}))
         except GradproofError:
@@ -121,12 +117,6 @@ class Outputs:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # every event was flushed, so this was reported already
             self.stack.close()
-
-    def _open(self, path: str) -> TextIO:
-        try:
-            return self.stack.enter_context(opened(Path(path), "w"))
-        except OSError as error:
-            raise unwritten(path, error) from error
 
     def listener(self, inner: Listener) -> Listener:
         """What hears the run: `inner`, and the streams."""
@@ -259,7 +249,16 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
         return warned(Session(options))
     except GradproofError as error:
         if reports and workspace is not None and error.code not in ASKED_WRONGLY:
-            _unstarted(workspace, names, error, names if options.contracts else None)
+            from gradproof.report.build import outdate
+            from gradproof.session import INDEX
+
+            where = f"{error.where}: " if error.where else ""
+            why = f"the run could not start: {where}{error.code}: {error.found}"
+            with suppress(OSError):
+                (workspace.reports / INDEX).unlink(missing_ok=True)
+            for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
+                with suppress(OSError):  # a report that cannot be written stays
+                    outdate(folder, why, names if options.contracts else None)
         raise
 
 
@@ -307,19 +306,6 @@ def _named(workspace: Workspace, options: Options) -> list[str]:
         return [contract_id(path) for path in sorted(workspace.root.glob("proofs/*/contract.yaml"))]
     known = [name for name in options.contracts if is_file(workspace.root / "proofs" / name / "contract.yaml")]
     return known + [contract_id(Path(name)) for name in options.contracts if name not in known and is_file(Path(name))]
-
-
-def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError, only: Sequence[str] | None) -> None:
-    """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
-    from gradproof.report import build as reports
-    from gradproof.session import INDEX
-
-    why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
-    with suppress(OSError):
-        (workspace.reports / INDEX).unlink(missing_ok=True)
-    for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
-        with suppress(OSError):
-            reports.outdate(folder, why, only)
 
 
 # -- What commands print besides a report.
@@ -401,24 +387,24 @@ def earlier(session: Session) -> list[Report]:
 def published(
     session: Session, run: Outcomes, claims: Claims | None, before: Sequence[Report], text: bool, verbose: bool
 ) -> list[dict[str, Any]]:
-    """The reports of a run, after each was written, and shown. `text`: whether words go to stdout."""
-    reports = session.reports(run)
-    for report in reports:
-        report |= about(claims, report)
-    shown(reports, before, session.write(reports), text, verbose)
-    return reports
+    """The reports of a run, after each was written, and shown.
 
-
-def shown(reports: Sequence[Report], before: Sequence[Report], page: Path, text: bool, verbose: bool) -> None:
-    """Print the verdict: on stdout, or on stderr where stdout has the tables, another format, or nothing."""
+    The verdict goes to stdout, or to stderr where stdout has the tables, another format or nothing. `text`: whether
+    words go to stdout.
+    """
     from rich.console import Console
 
     from gradproof.report.formats import markdown, summary
 
+    reports = session.reports(run)
+    for report in reports:
+        report |= about(claims, report)
+    page = session.write(reports)
     for report in reports if text and verbose else ():
         markdown.draw(markdown.overview(report), Console())
     console = Console(stderr=verbose or not text)
     summary.render(reports, console, before, page, None if verbose else summary.LINES)
+    return reports
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, as_json, renamed
+from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, output_format, renamed
 from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
@@ -31,10 +31,10 @@ NOW = "now"
 @click.option(
     "--keep-effective", is_flag=True, help="Compare at the same effective batch, not at the same micro-batch."
 )
-@as_json
+@output_format("text", "json")
 def command(
     micro: int | None, accum: int | None, target: int | None, world: int, batches: int | None, epochs: int,
-    compare: str | None, keep_effective: bool, json_: bool,
+    compare: str | None, keep_effective: bool, format_: str,
 ) -> int:  # fmt: skip
     """Plan batch sizes: effective = micro-batch x accum-steps x ranks, from any two of the three sizes.
 
@@ -43,7 +43,7 @@ def command(
     plan = planned(micro, accum, target, world, batches, epochs)
     values = COMPARED if compare is None else listed(compare, "--compare", "GP413")
     rows = list(compared(plan, values, keep_effective))
-    if json_:
+    if format_ == "json":
         found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
         click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
     else:
@@ -119,10 +119,10 @@ def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the curve as SVG to this file.")
 @click.option("--plot-variance", type=click.Path(path_type=Path), help="Write the variance as SVG to this file.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@as_json
+@output_format("text", "json")
 def sweep(
     accumulate: str, micro: int, steps: int, net: str, device: str, ranks: int, seed: int, draws: int,
-    out: Path | None, plot: Path | None, plot_variance: Path | None, quiet: bool, json_: bool,
+    out: Path | None, plot: Path | None, plot_variance: Path | None, quiet: bool, format_: str,
 ) -> int:  # fmt: skip
     """Measure samples per second over the effective batch, and the variance of the gradient beside it.
 
@@ -146,5 +146,5 @@ def sweep(
         written(plot, throughput_svg(document))
     if plot_variance is not None and document.variance is not None:
         written(plot_variance, variance_svg(document.variance))
-    click.echo(text(document).rstrip("\n") if json_ else stated(document))
+    click.echo(text(document).rstrip("\n") if format_ == "json" else stated(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]

@@ -24,16 +24,12 @@ FIRST, EVERY = 2.0, 30.0  # seconds until the first line of a pipe, and between 
 NAMED = 3
 
 
-def line(check: Check, outcome: Outcome, seconds: float, reason: str) -> str:
-    """One check in one line."""
+def _finished(check: Check, evidence: Evidence) -> tuple[str, Effect]:
+    """One check in one line, and its effect."""
+    outcome, reason = audit(check, evidence.finding)
     short = " ".join(reason.split())
     short = short if len(short) <= SHOWN else short[: SHOWN - 3] + "..."
-    return f"{outcome:<9} {check.id:<28} {seconds:7.1f} s  {short}"
-
-
-def _finished(check: Check, evidence: Evidence) -> tuple[str, Effect]:
-    outcome, reason = audit(check, evidence.finding)
-    return line(check, outcome, evidence.seconds, reason), DECISION[check.expect, outcome]
+    return f"{outcome:<9} {check.id:<28} {evidence.seconds:7.1f} s  {short}", DECISION[check.expect, outcome]
 
 
 @contextmanager

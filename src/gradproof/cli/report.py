@@ -10,8 +10,7 @@ from gradproof.cli.options import baseline, place, verbose_option, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
-    from gradproof.extras.claims.document import Claims
-    from gradproof.session import Options, Outcomes, Session
+    from gradproof.session import Options
 
 
 @click.command("report")
@@ -25,29 +24,20 @@ def command(options: Options, formats: tuple[str, ...], json_: bool, verbose: bo
 
     json, md and html files are written in every case.
     """
+    from gradproof.cli.claims import judged, ledger_of, write
     from gradproof.cli.outputs import Outputs, asked, begun, earlier, published
     from gradproof.core.outcome import Exit, worst
 
     wanted = asked(formats, json_)
     session = begun(options, wanted, reports=True)
     run = session.stored()
-    claims = claimed(session, run)
+    claims = judged(session, ledger_of(session), run.statuses)
+    if claims is not None:  # `gradproof claims` has its exit code
+        write(claims, session.workspace.reports)
     with Outputs(wanted, session.workspace.warning) as outputs:
         made = published(session, run, claims, earlier(session), outputs.table, verbose)
         outputs.finish(made)
     return worst(Exit(report["verdict"]["exit"]) for report in made)
-
-
-def claimed(session: Session, run: Outcomes) -> Claims | None:
-    """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
-    from gradproof.cli.claims import judged, ledger_of
-
-    claims = judged(session, ledger_of(session), run.statuses)
-    if claims is not None:
-        from gradproof.cli.claims import write
-
-        write(claims, session.workspace.reports)
-    return claims
 
 
 # -- `gradproof gate`: the verdict on the stored evidence.

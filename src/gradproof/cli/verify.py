@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,12 +17,11 @@ from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, worst
-from gradproof.core.workspace import FOLDERS, Workspace
+from gradproof.core.workspace import FOLDERS
 from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:
-    from gradproof.cli.outputs import Output
     from gradproof.extras.claims.load import ClaimLedger
     from gradproof.report.formats.summary import Facts
     from gradproof.session import Options, Session
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 
 # -- Watching: the files that evidence rests on, and the checks that must run again when one of them changes.
 Seen = Mapping[Path, tuple[int, int, int]]
-
-
-def seen(workspace: Workspace, statuses: Iterable[EvidenceStatus], also: Iterable[Path] = ()) -> Seen:
-    """Every file of the workspace's content, of the claims of this evidence, and `also`, as it is now."""
-    return _stats({*_content(workspace.root), *_claimed(workspace.root, statuses), *also})
 
 
 def _stats(paths: Iterable[Path]) -> Seen:
@@ -46,12 +40,6 @@ def _stats(paths: Iterable[Path]) -> Seen:
             continue
         found[path] = (stat.st_ino, stat.st_size, stat.st_ctime_ns)
     return found
-
-
-def named(workspace: Workspace, statuses: Iterable[EvidenceStatus], before: Seen) -> Seen:
-    """`before`, and the files outside the content that claims name for the first time: those were read just now."""
-    found = _stats(set(_claimed(workspace.root, statuses)) - set(_content(workspace.root)) - set(before))
-    return {**before, **found}
 
 
 def _content(root: Path) -> Iterator[Path]:
@@ -74,10 +62,9 @@ def affected(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) ->
 
     A crash, and a run that ended without a word on its files, may rest on any file: they are run again too.
     """
-    names = {check.id for check in checks if _due(statuses[check.id])}
-    while more := {d for c in checks if c.id in names for d in c.depends} - names:
-        names |= more
-    return [check for check in checks if check.id in names]
+    from gradproof.verdict.plan import with_stubs
+
+    return with_stubs(checks, {check.id for check in checks if _due(statuses[check.id])})
 
 
 def _due(status: EvidenceStatus) -> bool:
@@ -107,12 +94,17 @@ def command(
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.claims import judged
-    from gradproof.cli.outputs import WARNINGS, Outputs, asked, begun, earlier, problems, published
+    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published, watching
     from gradproof.cli.progress import listening
 
     wanted = asked(formats, json_)
     if watch:
-        return watch_workspace(options, wanted, shard)
+        if wanted != [Output("text", None)] or shard is not None:
+            found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
+            help = "leave --format and --shard out; reports/ has the files"
+            raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
+        watching(options)
+        return watched(options)
     session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
@@ -143,18 +135,6 @@ def claimed(session: Session) -> ClaimLedger | None:
         first = error.problems[0]
         click.echo(f"{first.where}: {first.code}: the ledger of claims is left out: {first.found}", err=True)
         return None
-
-
-def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
-    """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
-    from gradproof.cli.outputs import Output, watching
-
-    if list(wanted) != [Output("text", None)] or shard is not None:
-        found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
-        help = "leave --format and --shard out; reports/ has the files"
-        raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
-    watching(options)
-    return watched(options)
 
 
 # -- `gradproof verify --watch`: run again what a save affected, and print what became of it.
@@ -191,17 +171,20 @@ class Watcher:
     statuses: Mapping[str, EvidenceStatus] = field(default_factory=dict)
 
     def look(self) -> Seen:
-        """The files as they are now."""
+        """Every file of the workspace's content, of the claims of its evidence and of the contracts, as it is now."""
         from gradproof.core.workspace import find
 
         workspace = find(self.options.workspace, explicit=self.options.workspace is not None)
         paths = [Path(name) for name in self.options.contracts if Path(name).is_file()]
-        return seen(workspace, self.statuses.values(), paths)
+        claimed = _claimed(workspace.root, self.statuses.values())
+        return _stats({*_content(workspace.root), *claimed, *paths})
 
     def known(self, before: Seen) -> Seen:
-        """`before`, with the files that the last round's claims name for the first time."""
-
-        return named(self.session.workspace, self.statuses.values(), before) if self.session else before
+        """`before`, and files outside the content that claims name for the first time: those were read just now."""
+        if self.session is None:
+            return before
+        root = self.session.workspace.root
+        return {**before, **_stats({*_claimed(root, self.statuses.values())} - {*_content(root)} - before.keys())}
 
     def round(self) -> int:
         """One round. Once there was a round, a wrong contract or command line is reported, not raised."""
@@ -218,6 +201,7 @@ class Watcher:
 
     def _round(self, session: Session) -> int:
         from gradproof.cli.progress import listening
+        from gradproof.report.formats.summary import changes, facts
 
         chosen = session.selected()
         if self.session is not None:
@@ -232,15 +216,10 @@ class Watcher:
         self.statuses = run.statuses
         reports = session.reports(run)
         session.write(reports)
-        self._tell(reports, len(run.ran))
-        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
-
-    def _tell(self, reports: list[dict[str, Any]], ran: int) -> None:
-        from gradproof.report.formats.summary import changes, facts
-
         now = facts(reports)
-        lines = list(changes(self.stated, now))
-        self.stated = now
+        lines, self.stated = list(changes(self.stated, now)), now
         for line in lines:
             click.echo(line)
-        click.echo(f"{ran} run; {f'{len(lines)} changed' if lines else 'nothing changed'}; ctrl-C ends", err=True)
+        changed = f"{len(lines)} changed" if lines else "nothing changed"
+        click.echo(f"{len(run.ran)} run; {changed}; ctrl-C ends", err=True)
+        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)

@@ -61,18 +61,14 @@ def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
     return found
 
 
-def _environ() -> dict[str, str]:
-    """The caller's environment; folders of PYTHONPATH that were named from the current folder stay where they are."""
-    places = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)} if places else dict(os.environ)
-
-
 def _run(name: str, scratch: str, limit: float) -> SelfTest:
-    """Run one in a child, and judge what it printed."""
+    """Run one in a child, and judge what it printed. It finds the folders of PYTHONPATH that the caller found."""
+    places = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    environ = {**os.environ, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}
     began = time.monotonic()
     try:
         done = subprocess.run(
-            command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command(name), cwd=scratch, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=limit, check=False,
         )  # fmt: skip
         state, said = judged(done.returncode, done.stdout, done.stderr)

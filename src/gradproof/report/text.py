@@ -6,6 +6,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,14 @@ def clean(text: object) -> str:
 def one_line(text: object) -> str:
     """`clean` text with each run of white space made one space."""
     return " ".join(clean(text).split())
+
+
+def near(path: object) -> str:
+    """A path below the working directory without it; another as it is."""
+    try:
+        return str(Path(str(path)).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)
 
 
 def sci(x: float | None) -> str:
@@ -102,10 +111,7 @@ def value(text: object, limit: int = 32) -> str:
 
 def counted(items: Iterable[str]) -> str:
     """Distinct words in order of appearance with their counts: "HOLDS ×3, TIMEOUT"."""
-    tally: dict[str, int] = {}
-    for item in items:
-        tally[item] = tally.get(item, 0) + 1
-    return ", ".join(word if count == 1 else f"{word} ×{count}" for word, count in tally.items())
+    return ", ".join(word if count == 1 else f"{word} ×{count}" for word, count in Counter(items).items())
 
 
 def plural(count: int, noun: str) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.schemas.base import DocumentModel
+from gradproof.core.schemas.base import DocumentModel, Sha256
 from gradproof.core.workspace import sha256_of
 from gradproof.evidence.environment import environment, normal
 from gradproof.evidence.store import parse, safe
@@ -29,7 +29,6 @@ MANIFEST = "MANIFEST.json"
 ENVELOPE = "MANIFEST.dsse.json"
 """The signature over the manifest: beside the manifest the one file that no manifest lists."""
 SAYS = "The evidence in this folder supports the verdicts in reports/, as far as each check reaches."
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -37,7 +36,7 @@ class ManifestEntry(DocumentModel):
     """A file: its place in the bundle with forward slashes, sha256 in hex, size in bytes."""
 
     path: Text
-    sha256: Digest
+    sha256: Sha256
     bytes: Annotated[int, Field(ge=0)]
 
 
@@ -45,7 +44,7 @@ class Wheel(DocumentModel):
     """The wheel that was named: each file of the engine that a verdict depends on is in it, byte for byte."""
 
     name: Text
-    sha256: Digest
+    sha256: Sha256
     bytes: Annotated[int, Field(ge=1)]
 
 
@@ -71,7 +70,7 @@ class Manifest(DocumentModel):
     profile: Literal["ci", "release"]
     packaged: bool
     contracts: Annotated[list[Text], Field(min_length=1)]
-    sources: Digest
+    sources: Sha256
     wheel: Wheel | None
     left_out: list[LeftOut]
     files: list[ManifestEntry]
@@ -227,18 +226,14 @@ def _present(root: Path, files: Sequence[ManifestEntry]) -> Iterator[BundleProbl
         if name not in there:
             yield BundleProblem("GP446", name, "it is missing")
         elif there[name] == "file":
-            yield from _same(root, entry)
-
-
-def _same(root: Path, entry: ManifestEntry) -> Iterator[BundleProblem]:
-    try:
-        now = entry_of(root, entry.path)
-    except OSError as error:
-        yield BundleProblem("GP446", entry.path, f"it cannot be read: {error.strerror}")
-        return
-    if now != entry:
-        words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
-        yield BundleProblem("GP447", entry.path, words)
+            try:
+                now = entry_of(root, name)
+            except OSError as error:
+                yield BundleProblem("GP446", name, f"it cannot be read: {error.strerror}")
+                continue
+            if now != entry:
+                words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
+                yield BundleProblem("GP447", name, words)
 
 
 def dumped(data: Any) -> str:

@@ -78,7 +78,9 @@ def _held(v: Verification) -> Iterator[Line]:
     if apart := [said for said in not_judged(v) if not said.startswith("window ")]:
         yield Line("; ".join(apart), "not judged: ")
     if v.rounding:
-        yield Line(_bounds(v), "rounding: ")
+        bounded = sum(row.get("bound") is not None for row in v.rounding)
+        tensors = plural(len(v.rounding), "tensor")
+        yield Line(f"{bounded} of {tensors} bounded; --verbose shows the bounds", "rounding: ")
     if assumed := _assumed(v):
         yield Line("; ".join(assumed), "assumed: ")
     if said := _next(v):
@@ -231,12 +233,6 @@ def _assumed(v: Verification) -> list[str]:
     known = {text: words for text in v.assumptions for start, words in USUAL.items() if text.startswith(start)}
     own = [near(text) for text in v.assumptions if text not in known]
     return [*own, *(words for words in known.values() if words)]
-
-
-def _bounds(v: Verification) -> str:
-    """How many rounding bounds were found."""
-    bounded = [row for row in v.rounding if row.get("bound") is not None]
-    return f"{len(bounded)} of {plural(len(v.rounding), 'tensor')} bounded; --verbose shows the bounds"
 
 
 def _length(v: Verification) -> str:

@@ -8,7 +8,7 @@ Colour never carries a statement alone. Results with the same outcome, reason an
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rich.console import Console
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
-from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
+from gradproof.report.text import clean, compact, near, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
@@ -148,12 +148,8 @@ def setting(verification: Verification) -> str:
 
 def shown(location: Location) -> str:
     """file:line, relative to the working directory where it lies below it."""
-    path = Path(location.file)
-    try:
-        name = path.relative_to(Path.cwd()).as_posix()
-    except (ValueError, OSError):
-        name = location.file
-    return one_line(f"{name}:{location.line}") + (f" in {one_line(location.function)}" if location.function else "")
+    inside = f" in {one_line(location.function)}" if location.function else ""
+    return one_line(f"{near(location.file)}:{location.line}") + inside
 
 
 def quoted(location: Location) -> str:
@@ -165,23 +161,17 @@ def quoted(location: Location) -> str:
 def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
     """What the results rest on, under headings; where something was recorded, an empty heading says none."""
     for name, items in _facts(verification):
-        if items or (name != "Monitoring" and (verification.operators or verification.events)):
+        if items or verification.operators or verification.events:
             yield name, items
     if not verification.operators and not verification.events:
         yield "Recorded", ["nothing"]
 
 
-def _monitoring(monitoring: Any) -> list[str]:
-    """What was counted of a watched run; only then is there anything to import for it."""
-    if not monitoring:
-        return []
-    from gradproof.shadow.protocol import monitor_report
-
-    return list(monitor_report.monitoring_lines(monitoring))
-
-
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
-    yield "Monitoring", _monitoring(v.monitoring)
+    if v.monitoring:
+        from gradproof.shadow.protocol import monitor_report
+
+        yield "Monitoring", list(monitor_report.monitoring_lines(v.monitoring))
     domains = sorted({r.domain for r in v.results if r.domain})
     yield "Domains", domains
     yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]
@@ -217,11 +207,6 @@ def bounded(row: Mapping[str, Any]) -> Mapping[str, Any]:
         "measured": "unknown" if row["measured"] is None else row["measured"],
         "most from": ", ".join(parts) or "nothing",
     }
-
-
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys of some rows in order of appearance, as many as a table takes."""
-    return list(dict.fromkeys(key for row in rows for key in row))[:COLUMNS]
 
 
 def cell(item: Any) -> str:
@@ -295,7 +280,7 @@ def render_markdown(verification: Verification) -> str:
         parts.append(UNDECIDED)
     for name, rows in tables(v):
         kept, more = cut(rows, 10 * ROWS)
-        heads = columns(kept)
+        heads = list(dict.fromkeys(key for row in kept for key in row))[:COLUMNS]
         body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
         parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
         parts += [f"And {more} more in the JSON form."] if more else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, NEXT, NO_WORKSPACE, Effect, Exit, Outcome, worst
 from gradproof.report import views
 from gradproof.report.consistency import Report, effect_of, require, required_ids, waived_ids
-from gradproof.report.text import Line, one_line, plural, printed, seconds, when
+from gradproof.report.text import Line, near, one_line, plural, printed, seconds, when
 
 COLUMNS = 100
 LINES, GREEN = 40, 25
@@ -191,14 +192,6 @@ def _where(report: Report, name: str) -> str:
     return one_line(f"{near(report['contract']['path'])}:{line}")
 
 
-def near(path: object) -> str:
-    """A path below the working directory without it; another as it is."""
-    try:
-        return str(Path(str(path)).relative_to(Path.cwd()))
-    except (OSError, ValueError):
-        return str(path)
-
-
 def _of_checks(
     report: Report, checks: Sequence[Mapping[str, Any]], names: Mapping[str, Mapping[str, Any]], whole: bool
 ) -> Reason:
@@ -214,15 +207,10 @@ def _of_checks(
         others = [check["id"] for check in checks[1:]]
         some = others if whole else others[:ALIKE]
         words += f"; and {plural(len(others), 'check')} alike: {', '.join(some)}" + ", ..." * (some != others)
-    help = one_line(_help(report, first))
-    return Reason(effect_of(first), about, _where(report, first["id"]), one_line(words), help)
-
-
-def _help(report: Report, check: Mapping[str, Any]) -> str:
-    """What to do about the outcome of a check, with the path of its evidence where that is asked for."""
-    said = NEXT[Outcome(check["outcome"])]
-    path = Path(report["workspace"], "reports", check["evidence"] or "none")
-    return said.replace("EVIDENCE.", near(path)) if path.is_file() else said
+    help = NEXT[Outcome(first["outcome"])]
+    if (path := Path(report["workspace"], "reports", first["evidence"] or "none")).is_file():
+        help = help.replace("EVIDENCE.", near(path))
+    return Reason(effect_of(first), about, _where(report, first["id"]), one_line(words), one_line(help))
 
 
 # -- What stands below the reasons.
@@ -235,14 +223,12 @@ def _waivers(reports: Sequence[Report]) -> list[Line]:
 
 def _reach(reports: Sequence[Report]) -> Iterator[Line]:
     """How far the discharged obligations go, strongest first."""
-    counts: dict[str, int] = {}
-    for report in reports:
-        for words, _, ids in views.strongest(report):
-            reach = next((r for r, known in views.REACH_WORDS.items() if known == words), None)
-            if reach is not None:
-                counts[views.LABELS[reach]] = counts.get(views.LABELS[reach], 0) + len(ids)
-    said = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
-    if said:
+    labels = {words: views.LABELS[reach] for reach, words in views.REACH_WORDS.items()}
+    counts: Counter[str] = Counter()
+    for words, _, ids in (row for report in reports for row in views.strongest(report)):
+        if words in labels:
+            counts[labels[words]] += len(ids)
+    if said := ", ".join(f"{count} {words}" for words, count in counts.items() if count):
         yield Line(f"Obligations: {said}. {views.SENTENCE}")
 
 
