@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # A checkout starts as fast as an installed wheel, also where Python may not write its own bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j 2 src models symbolic
 
-.PHONY: verify test suite exhaustive check installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check site installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(COMPILE)
@@ -44,6 +44,11 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(MAKE) site
+
+# The documentation as a site, in build/site. Every link, heading and page has to be there.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # Half an hour. The last writes docs/bench.md; without its longest row: python -m tests.bench_whole --without 405B.
 bench: $(READY)
@@ -108,7 +113,7 @@ gpu: $(READY)
 # Packages are compiled once, by two processes: many tests start Python, and torch takes three times as long uncompiled.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,loops]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,loops,docs]'
 	-$(BIN)/python -m compileall -q -j 2 $(VENV)/lib >/dev/null
 	touch $(READY)
 

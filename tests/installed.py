@@ -3,11 +3,13 @@
 The suite runs on the sources of the checkout, which an editable installation puts on the import path. Here nothing but
 the wheel is installed, in a real site-packages, and from there come `gradproof doctor`, the whole of `gradproof verify`
 (cold, on the packaged reference workspace), the tutorial, and `check` of a script that knows nothing of gradproof. Exit
-code 0 only if each command ended as it should and everything that `verify` wrote conforms to its schema.
+code 0 only if each command ended as it should and everything that `verify` wrote conforms to its schema. Without
+`--dist`, the wheel is built and checked here by the steps of .github/workflows/release.yml.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from tests.conform import faults
 from tests.tutorial import TUTORIAL, Reader, blocks
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+RELEASE = REPOSITORY / ".github/workflows/release.yml"
 SCRIPT = REPOSITORY / "tests/data/someones_script.py"
 DIVIDED = "loss / args.accum_steps"
 OWN = """
@@ -51,11 +54,27 @@ def ends(folder: Path, given: Mapping[str, str], code: int, *command: str) -> It
         yield f"{' '.join(command)!r} ended with {done.returncode}, not {code}:\n{done.stdout[-6000:]}"
 
 
-def install(home: Path) -> Path:
-    """Build source distribution and wheel, the wheel from the former, and install it. The folder of its commands."""
-    build = ["-m", "build", "--no-isolation", "--outdir", str(home / "dist")]
-    subprocess.run([sys.executable, *build, str(REPOSITORY)], stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
-    [wheel] = (home / "dist").glob("*.whl")
+def release_steps() -> dict[str, str]:
+    """The scripts of the release's first job, by the names of their steps."""
+    workflow = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))
+    return {step["name"]: step["run"] for step in workflow["jobs"]["build"]["steps"] if "run" in step}
+
+
+def release(dist: Path) -> Iterator[str]:
+    """Source distribution and wheel, the wheel from the former, by the release's own steps: Build, and Check."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    given = {**os.environ, "PATH": path, "DIST": str(dist), "TAG": ""}
+    for name in ("Build", "Check"):
+        yield from ends(REPOSITORY, given, 0, "bash", "-e", "-c", release_steps()[name])
+
+
+def install(home: Path, wheel: Path | None = None) -> Path:
+    """Install a wheel, or one that is built here, in an environment of its own. The folder of its commands."""
+    if wheel is None:
+        wrong = list(release(home / "dist"))
+        if wrong:
+            raise RuntimeError("\n".join(wrong))
+        [wheel] = (home / "dist").glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", str(home / "env")], timeout=LIMIT, check=True)
     pip = [str(home / "env/bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     pip += ["--constraint", str(REPOSITORY / "constraints.txt"), str(wheel)]
@@ -102,14 +121,20 @@ def scripts(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
         yield from ends(folder, given, code or 4, "gradproof", "check", f"{name}.py:alone")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Install, try everything, and print what is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dist", type=Path, help="a folder with the wheel; by default it is built")
+    dist = parser.parse_args(arguments).dist
     with tempfile.TemporaryDirectory(prefix="installed-") as folder:
         home = Path(folder)
-        given = environ(install(home))
+        built = sorted(dist.resolve().glob("*.whl")) if dist else [None]
+        if len(built) != 1:
+            parser.error(f"{dist} has {len(built)} wheels, not one")
+        given = environ(install(home, built[0]))
         for name in ("empty", "reader", "script"):
             (home / name).mkdir()
-        [wheel] = (home / "dist").glob("*.whl")
+        [wheel] = (dist.resolve() if dist else home / "dist").glob("*.whl")
         wrong = [*scripts(home / "script", given), *tutorial(home / "reader", given, wheel)]
         wrong += gate(home / "empty", given)
     print("\n".join([*wrong, f"installed: {len(wrong)} things are not as they should be"]))

@@ -96,7 +96,7 @@ def test_a_run_imports_models_and_symbolic_alone(green: Path) -> None:
 
 
 def test_the_documentation_says_so() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/security.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/evidence.md").read_text(encoding="utf-8")
     assert "Loading a contract or evidence executes nothing" in page
     assert "Of a workspace only `models/` and `symbolic/` are imported" in page
     assert os.path.isdir(Path(__file__).resolve().parents[2] / "tests/adversarial")

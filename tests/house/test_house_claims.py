@@ -302,7 +302,7 @@ def test_a_page_links_to_what_exists(page: Path) -> None:
 
 
 def test_a_lost_link_is_seen() -> None:
-    page = REPOSITORY / "docs/shards.md"
+    page = REPOSITORY / "docs/scale.md"
     text = "[a](ci.md), [b](ci.md#formats), [c](#a-part), [d](https://example.org)\n## A part\n"
     assert lost_links(page, text) == []
     assert lost_links(page, "[a](lost.md), [b](ci.md#lost), [c](#lost)") == ["lost.md", "ci.md#lost", "#lost"]
@@ -317,7 +317,7 @@ def test_a_page_names_checks_that_exist(page: Path) -> None:
 
 def test_the_pages_name_every_obligation_of_the_first_contract_and_its_checks() -> None:
     [path] = [path for path in CONTRACTS if path.parent.name == "gradient-accumulation-kernel-v1"]
-    text = text_of("docs/evidence.md")
+    text = text_of("docs/proofs.md")
     assert [o.id for o in contract_at(path).obligations if f"| {o.id} |" not in text] == []
 
 

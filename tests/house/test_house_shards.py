@@ -10,13 +10,14 @@ from pathlib import Path
 from house_rules import REPOSITORY
 from test_house_claims import unknown_commands
 
-PAGE = REPOSITORY / "docs/shards.md"
+PAGE = REPOSITORY / "docs/ci.md"
 COMMANDS = {"verify", "merge", "gate"}
 
 
 def example() -> str:
-    """The one YAML block of the page."""
-    [block] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    """The YAML block of the page that has shards."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    [block] = [block for block in blocks if "matrix.shard" in block]
     return str(block)
 
 

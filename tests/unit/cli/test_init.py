@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import errno
+import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gradproof import __version__
 from gradproof.cli import cli, dispatch, init as starting
 from gradproof.contract.model import load
 from gradproof.core.files import replace_whole
 from gradproof.execution.methods.user_loop import BUGS
 
+ROOT = Path(__file__).resolve().parents[3]
 LOOP = "def train(run):\n    return []\n\n\ndef other(run):\n    return []\n"
 WRITTEN = {
     "models/__init__.py", "models/loop.py", "symbolic/__init__.py", "symbolic/loop.py", "reports/.gitignore",
@@ -279,3 +283,64 @@ def test_what_is_written_for_python_is_python(home: Path) -> None:
     assert dispatch(["init", "--loop", "train.py:train"]) == 0
     for name in ("models/loop.py", "symbolic/loop.py"):
         assert ast.get_docstring(ast.parse((home / name).read_text(encoding="utf-8")))
+
+
+def installing(home: Path, kind: str) -> str:
+    """The line of the file for CI that installs gradproof."""
+    assert dispatch(["init", "--loop", "train.py:train", "--ci", kind, "--force"]) == 0
+    made = parsed(home / FILES[kind])
+    scripts = (
+        made["gradproof"]["script"]
+        if kind == "gitlab"
+        else [s["run"] for s in made["jobs"]["gate"]["steps"] if "run" in s]
+    )
+    [line] = [script for script in scripts if "--find-links" in script]
+    return str(line)
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("", f"gradproof=={__version__}"), ("dist/gradproof.whl", "dist/gradproof.whl"), ("git+file:///a@b", None)],
+)
+def test_ci_installs_the_wheel_beside_the_code_or_what_the_variable_names(
+    home: Path, kind: str, given: str, named: str | None
+) -> None:
+    line = installing(home, kind)
+    (home / "python").write_text('#!/bin/sh\necho "$@" > note\n', encoding="utf-8")
+    (home / "python").chmod(0o755)
+    env = {"PATH": f"{home}{os.pathsep}{os.environ['PATH']}", "GRADPROOF": given}
+    subprocess.run(["bash", "-e", "-c", line], cwd=home, env=env, timeout=60, check=True)
+    assert (home / "note").read_text(encoding="utf-8").split() == [
+        "-P", "-m", "pip", "install", "--find-links", ".", named or given,
+    ]  # fmt: skip
+    if kind == "github":
+        steps = parsed(home / FILES[kind])["jobs"]["gate"]["steps"]
+        assert [s["env"] for s in steps if s.get("run") == line] == [{"GRADPROOF": "${{ vars.GRADPROOF }}"}]
+
+
+@pytest.mark.slow
+def test_ci_installs_from_a_git_address(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A real pip, a real git repository with this project's files, and no package index."""
+    copy = tmp_path_factory.mktemp("origin")
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True).stdout
+    for name in set(names.split("\0")):
+        if name and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy / name)
+    who = ["-c", "user.name=a reader", "-c", "user.email=reader@example.org"]
+    for command in (["init", "--quiet", "-b", "main"], ["add", "--all"], [*who, "commit", "-qm", "As it is"]):
+        subprocess.run(["git", *command], cwd=copy, timeout=600, check=True)
+    into = tmp_path_factory.mktemp("into")
+    env = {
+        **os.environ, "GRADPROOF": f"git+file://{copy}@main", "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0", "PIP_TARGET": str(into), "PIP_CONFIG_FILE": os.devnull,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-e", "-c", installing(home, "github")], cwd=home, env=env, capture_output=True, text=True,
+        timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f'__version__ = "{__version__}"' in (into / "gradproof/__init__.py").read_text(encoding="utf-8")

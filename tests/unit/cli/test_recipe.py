@@ -1,4 +1,4 @@
-"""docs/recipe.md: every id in it exists, its loop is proved, and with a line changed it is refuted."""
+"""docs/accumulate.md: every id in it exists, its loop is proved, and with a line changed it is refuted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradproof.verdict.plan import plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "accumulate.md").read_text(encoding="utf-8")
 BLOCK = "".join(re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
 ID = re.compile(r"\b(?:GA-[A-Z]+-\d{3}|(?:KANI|CROSS|FALSIFY)-[A-Z]+-\d{3})\b")
 
