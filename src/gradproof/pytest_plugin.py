@@ -5,9 +5,8 @@ Files proofs/*/contract.yaml of a workspace are collected, one item a check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from gradproof.core.check import Check
     from gradproof.session import Session
+    from gradproof.shadow.result import Verification
     from gradproof.verdict.judge import Ruling
 
 
@@ -160,9 +160,24 @@ def red(config: pytest.Config) -> set[str]:
     return config.stash.get(RED, set())
 
 
-@pytest.fixture(scope="session")
-def gradproof() -> ModuleType:
-    """Verify that a training function accumulates gradients correctly: `gradproof.assert_accumulates(train)`."""
-    from gradproof import testing
+class Gradproof:
+    """What the fixture hands to a test."""
 
-    return testing
+    def check(self, function: Callable[[Any], Any], **options: Any) -> Verification:
+        """The verification of a training function, whatever its outcome (see gradproof.testing.check)."""
+        from gradproof import testing
+
+        return testing.check(function, **options)
+
+    def assert_accumulates(self, function: Callable[[Any], Any], **options: Any) -> Verification:
+        """Raise AssertionError unless every obligation HOLDS (see gradproof.testing.assert_accumulates)."""
+        from gradproof import testing
+
+        __tracebackhide__ = True
+        return testing.assert_accumulates(function, **options)
+
+
+@pytest.fixture(scope="session")
+def gradproof() -> Gradproof:
+    """Verify that a training function accumulates gradients correctly: `gradproof.assert_accumulates(train)`."""
+    return Gradproof()
