@@ -11,25 +11,8 @@ import click
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.extras.selftest import LOOP, RIGHT, WRONG
 
-LOOP = """\
-import torch
-
-
-def train(run):
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = torch.randn(run.samples, 8), torch.randn(run.samples, 1)
-    batches = zip(*(part.split(run.micro_batch_size) for part in data))
-    for i, (inputs, targets) in enumerate(batches):
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        if (i + 1) % run.accum_steps == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-"""The loop of README.md. Nothing divides the loss by the micro-batches of a window."""
-WRONG, RIGHT = "        loss.backward()\n", "        (loss / run.accum_steps).backward()\n"
 TARGET = "train.py:train"
 
 

@@ -104,18 +104,19 @@ import torch
 
 
 def train(run):
-    torch.manual_seed(run.seed)
-    model = torch.nn.Linear(2, 1).to(run.device, run.dtype)
+    model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs, targets = torch.randn(run.samples, 2), torch.randn(run.samples, 1)
-    for i in range(run.micro_batches):
-        rows = slice(i * run.micro_batch_size, (i + 1) * run.micro_batch_size)
-        loss = torch.nn.functional.mse_loss(model(inputs[rows]), targets[rows])
-        (loss / run.accum_steps).backward()
+    data = torch.randn(run.samples, 8), torch.randn(run.samples, 1)
+    batches = zip(*(part.split(run.micro_batch_size) for part in data))
+    for i, (inputs, targets) in enumerate(batches):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
         if (i + 1) % run.accum_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
 """
+"""The loop of README.md and of `gradproof demo`. Nothing divides the loss by the micro-batches of a window."""
+WRONG, RIGHT = "        loss.backward()\n", "        (loss / run.accum_steps).backward()\n"
 
 
 def passes(x: int) -> bool:
@@ -179,7 +180,7 @@ def check() -> str:
 
     asked = Request(accum_steps=2, micro_batch=1)
     for name, text, right in (
-        ("right", LOOP, Outcome.HOLDS), ("wrong", LOOP.replace(" / run.accum_steps", ""), Outcome.REFUTED),
+        ("right", LOOP.replace(WRONG, RIGHT), Outcome.HOLDS), ("wrong", LOOP, Outcome.REFUTED),
     ):  # fmt: skip
         Path(f"{name}.py").write_text(text, encoding="utf-8")
         [found] = [
