@@ -7,6 +7,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
-class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a training function.
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
@@ -251,9 +252,9 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Random numbers, and other leaves
 
+    @abstractmethod
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
         """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
-        raise NotImplementedError
 
     def leaf(self, operator: str, attributes: tuple[Any, ...], shape: Shape) -> Value:
         """What all samples share, of no other term."""
