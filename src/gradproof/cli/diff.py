@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gradproof.cli.options import output_format
+from gradproof.report.text import compact
 
 if TYPE_CHECKING:
     from gradproof.report.diff import ComparedShape, Diff
@@ -59,13 +60,6 @@ def _contract(row: ComparedShape) -> Iterator[str]:
 
 def _change(change: ChangeShape) -> str:
     way = change.direction.upper() if change.direction in ("weakened", "undecided") else change.direction
-    sides = [_short(x) for x in (change.old, change.new)]
+    sides = ["nothing" if x is None else compact(x, SHOWN) for x in (change.old, change.new)]
     values = "" if {change.old, change.new} <= {None, "it"} else f": {sides[0]} -> {sides[1]}"
     return f"{way:<12} {change.kind} {change.place}, {change.word}{values}"
-
-
-def _short(text: str | None) -> str:
-    if text is None:
-        return "nothing"
-    flat = " ".join(text.split())
-    return flat if len(flat) <= SHOWN else flat[: SHOWN - 3] + "..."

@@ -16,7 +16,7 @@ from gradproof.core.outcome import DECISION, Effect, Outcome
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.evidence.audit import audit
 from gradproof.execution.pool import Listener, Progress as Event
-from gradproof.report.text import seconds as duration
+from gradproof.report.text import compact, seconds as duration
 
 COLOUR = {Effect.DISCHARGED: "green", Effect.BROKEN: "red", Effect.OPEN: "yellow"}
 SHOWN = 100
@@ -27,9 +27,8 @@ NAMED = 3
 def _finished(check: Check, evidence: Evidence) -> tuple[str, Effect]:
     """One check in one line, and its effect."""
     outcome, reason = audit(check, evidence.finding)
-    short = " ".join(reason.split())
-    short = short if len(short) <= SHOWN else short[: SHOWN - 3] + "..."
-    return f"{outcome:<9} {check.id:<28} {evidence.seconds:7.1f} s  {short}", DECISION[check.expect, outcome]
+    line = f"{outcome:<9} {check.id:<28} {evidence.seconds:7.1f} s  {compact(reason, SHOWN)}"
+    return line, DECISION[check.expect, outcome]
 
 
 @contextmanager

@@ -168,7 +168,6 @@ def glossary() -> dict[str, tuple[str, str]]:
 
 
 # -- A few lines on a terminal or in a pipe.
-KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,8 @@ class Line:
         body, start = f"{self.label}{self.text}", " " * self.indent
         if self.source:
             return [start + body]
-        return textwrap.wrap(body, width, initial_indent=start, subsequent_indent=start + "  ", **KEEP) or [""]
+        wrapper = textwrap.TextWrapper(width, start, f"{start}  ", break_long_words=False, break_on_hyphens=False)
+        return wrapper.wrap(body) or [""]
 
     def height(self, width: int) -> int:
         """How many lines of a terminal it takes."""

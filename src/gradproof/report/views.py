@@ -181,6 +181,7 @@ LABELS: Mapping[Reach, str] = {
     Reach.CHOSEN: "checked at chosen values",
     Reach.SAMPLED: "sampled",
 }
+STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 RUN_STATE_WORDS = {
     "partial": "the run is partial: only some of its checks have been run",

@@ -290,8 +290,8 @@ def plan_again(figure: FigureShape) -> str:
     """The command line that makes the same plan."""
     assert figure.plan is not None
     p = figure.plan
-    words = f"gradproof plan-batch --micro {p.micro} --accum {p.accum}"
-    words += f" --world {p.world}" if p.world != 1 else ""
+    words = f"gradproof plan-batch --micro-batch {p.micro} --accum-steps {p.accum}"
+    words += f" --ranks {p.world}" if p.world != 1 else ""
     return words + (f" --batches {p.batches} --epochs {p.epochs}" if p.batches is not None else "")
 
 

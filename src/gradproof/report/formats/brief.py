@@ -17,8 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from gradproof.core.outcome import DECISION, Effect, Exit, Expect, Outcome
-from gradproof.report.formats.step import EQUAL, STYLE, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
+from gradproof.report.formats.step import EQUAL, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
 from gradproof.report.text import Line, one_line, plural, printed, value
+from gradproof.report.views import STYLE
 from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
 
 WIDTH, NARROW = 100, 80

@@ -120,7 +120,6 @@ def environment() -> Environment:
         to=_to,
         effect_of=effect_of,
         wrong=stories.wrong,
-        kill_heads=stories.column_heads,
     )
     env.globals.update(style=style, VERSION=__version__)
     env.tests["wrong"] = stories.wrong
@@ -146,20 +145,6 @@ def _plot_section(report: Report) -> dict[str, Any]:
         "studies_legend": _legend(studies),
         "quantities": charts.quantities(report),
         "outside": charts.summaries(charts.column(report, "outside_assumptions")),
-    }
-
-
-def _stories(report: Report, level: int) -> dict[str, Any]:
-    return {
-        "stories": stories.stories(report),
-        "harnesses": report.get("harnesses") or {},
-        "machines": stories.environments(report),
-        "claims": report.get("claims") or [],
-        "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
-        "effects": {c["id"]: effect_of(c) for c in report["checks"]},
-        "killed": [m["name"] for m in report["mutants"] if stories.certain(m)],
-        "kill_matrices": stories.matrices(m for m in report["mutants"] if level or not stories.certain(m)),
-        "by_layer": views.by_layer(report),
     }
 
 
@@ -194,7 +179,15 @@ def _page(report: Report, level: int) -> str:
         css=style("report.css"),
         ids={c["id"] for c in report["checks"]},
         level=level,
-        **_stories(report, level),
+        stories=stories.stories(report),
+        harnesses=report.get("harnesses") or {},
+        machines=stories.environments(report),
+        claims=report.get("claims") or [],
+        needed={c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
+        effects={c["id"]: effect_of(c) for c in report["checks"]},
+        killed=[m["name"] for m in report["mutants"] if stories.certain(m)],
+        mutants=[m for m in report["mutants"] if level or not stories.certain(m)],
+        by_layer=views.by_layer(report),
         script=Markup(script),  # its digest is the one that the page's policy names
         script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         **_plot_section(report),

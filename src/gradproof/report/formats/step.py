@@ -23,7 +23,6 @@ from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
 
-STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120

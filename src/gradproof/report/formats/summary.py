@@ -26,7 +26,6 @@ COLUMNS = 100
 LINES, GREEN = 40, 25
 CONTRACTS, CHANGES, WAIVERS, ALIKE = 6, 5, 2, 3
 SHOWN = 240
-STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 RESTS = "it rests on "
 
 
@@ -95,9 +94,9 @@ def _verdict(reports: Sequence[Report]) -> Iterator[Line]:
     else:
         words, tone = "GATE NOT MET", Effect.BROKEN if code in (1, 2, 3) else Effect.OPEN
     said = f"{EXIT_MEANING[exit_]} (exit {code})" if words == "GATE MET" or exit_ is not Exit.MET else "no verdict"
-    yield Line(f", profile {profile}: {said}; {done}", words, STYLE[tone])
+    yield Line(f", profile {profile}: {said}; {done}", words, views.STYLE[tone])
     if any(map(views.of_nobody, reports)):
-        yield Line("", NO_WORKSPACE, STYLE[Effect.OPEN], 2)
+        yield Line("", NO_WORKSPACE, views.STYLE[Effect.OPEN], 2)
 
 
 def _contract(report: Report) -> Line:
@@ -116,7 +115,7 @@ def _contract(report: Report) -> Line:
     if warned := len(report["contract"]["warnings"]):
         parts.append(plural(warned, "warning"))
     tone = Effect.DISCHARGED if b.met else Effect.BROKEN if b.tone == "broken" else Effect.OPEN
-    return Line(f" {one_line(report['contract']['id'])}: {', '.join(parts)}", views.SYMBOL[tone], STYLE[tone], 2)
+    return Line(f" {one_line(report['contract']['id'])}: {', '.join(parts)}", views.SYMBOL[tone], views.STYLE[tone], 2)
 
 
 # -- Reasons: each with the obligation, its name, and the line of the contract.
@@ -140,7 +139,7 @@ def stated(reports: Sequence[Report], most: int | None, width: int) -> list[Line
 
 
 def _block(reason: Reason, most: int | None) -> Iterator[Line]:
-    yield Line("", f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", STYLE[reason.effect])
+    yield Line("", f"{views.SYMBOL[reason.effect]} {_cut(reason.about, most and COLUMNS)}", views.STYLE[reason.effect])
     where = f"{reason.where}: " if reason.where else ""
     yield Line(where + _cut(reason.words, most), indent=2)
 
