@@ -345,6 +345,53 @@ class FirstWindowRounded(Accumulation):
         self.begun = True
 
 
+class SumsRounded(Accumulation):
+    """A sum passes through fp16 where there is something to add to, in windows that `low` names."""
+
+    held, closed, skipped = 0, 0, False
+
+    def low(self, config: Config) -> bool:
+        """From the second window on."""
+        return self.closed > 0
+
+    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
+        """A window of one micro-batch rounds nothing twice."""
+        self.held += 1
+        sums = super().accumulate(buffer, grads, config)
+        low = self.held > 1 and self.low(config)
+        return tuple(round_to(round_to(s, "fp16"), config.buffer_format) for s in sums) if low else sums
+
+    def step(self, record: Record, config: Config) -> bool:
+        """The window is over."""
+        performed = super().step(record, config)
+        self.held, self.closed, self.skipped = 0, self.closed + 1, not performed
+        return performed
+
+
+class SumsRoundedUnderScale(SumsRounded):
+    """The same where the loss is scaled."""
+
+    def low(self, config: Config) -> bool:
+        """Scaling is for fp16, so the sums are."""
+        return config.loss_scale is not None
+
+
+class SumsRoundedUnderClip(SumsRounded):
+    """The same where a clip follows."""
+
+    def low(self, config: Config) -> bool:
+        """The norm is taken of fp16 numbers."""
+        return config.max_norm is not None
+
+
+class SumsRoundedAfterSkip(SumsRounded):
+    """The same after a skipped step."""
+
+    def low(self, config: Config) -> bool:
+        """The buffer is allocated anew, in the parameters' format."""
+        return self.skipped
+
+
 CROSSED = [
     ("clip_to_one", "GA-INV-005", ClipToOne),
     ("clip_by_first_element", "GA-INV-005", ClipByFirstElement),
@@ -375,5 +422,9 @@ CROSSED = [
     ("fp16_under_scale", "GA-INV-004", Fp16UnderScale),
     ("fp16_under_clip", "GA-INV-004", Fp16UnderClip),
     ("first_window_rounded", "GA-INV-004", FirstWindowRounded),
+    ("fp16_sum_in_later_windows", "GA-INV-004", SumsRounded),
+    ("fp16_sum_under_scale", "GA-INV-004", SumsRoundedUnderScale),
+    ("fp16_sum_under_clip", "GA-INV-004", SumsRoundedUnderClip),
+    ("fp16_sum_after_skip", "GA-INV-004", SumsRoundedAfterSkip),
     ("window_left_open", "GA-INV-003", WindowLeftOpen),
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -108,14 +109,23 @@ def bent(state: State, event: Event, to: State, loop: Loop = TABLE) -> Loop:
 
 AFTER_EVERY_ATTEMPT = bent(_S.SKIPPED, _E.SCHEDULE, _S.SCHEDULED, SCHEDULING)  # skipped or not
 
-# The loops by what they promise beyond the table.
-LOOPS: Mapping[str, Loop] = {
-    "none": TABLE,
-    "ranks summed once": SYNCHRONISING,
-    "each step scheduled": SCHEDULING,
-    "each attempt scheduled": AFTER_EVERY_ATTEMPT,
+
+class Promise(StrEnum):
+    """What a loop adds to the table. The last is the bug of KANI-GA-019, stated in full."""
+
+    NOTHING = "none"
+    RANKS_SUMMED_ONCE = "ranks summed once"
+    STEPS_SCHEDULED = "each step scheduled"
+    ATTEMPTS_SCHEDULED = "each attempt scheduled"
+
+
+LOOPS: Mapping[Promise, Loop] = {
+    Promise.NOTHING: TABLE,
+    Promise.RANKS_SUMMED_ONCE: SYNCHRONISING,
+    Promise.STEPS_SCHEDULED: SCHEDULING,
+    Promise.ATTEMPTS_SCHEDULED: AFTER_EVERY_ATTEMPT,
 }
-EMPTIES: Mapping[str, Loop] = dict.fromkeys(LOOPS, EMPTY)
+EMPTIES: Mapping[Promise, Loop] = dict.fromkeys(LOOPS, EMPTY)
 
 Row = tuple[str, str, Loop]
 
@@ -179,7 +189,9 @@ WINDOW_BUGS: Mapping[str, Mutant] = {
 }
 
 
-def _ruled(state: State, event: Event, rule: State | Fill | Breaks, promise: str = "none") -> Mapping[str, Loop]:
+def _ruled(
+    state: State, event: Event, rule: State | Fill | Breaks, promise: Promise = Promise.NOTHING
+) -> Mapping[Promise, Loop]:
     """The loops, one of them with one rule of the table changed: it refuses what is right, or by another obligation."""
     return {**LOOPS, promise: replace(LOOPS[promise], advance=altered(state, event, rule))}
 
@@ -188,16 +200,18 @@ def _never_summed(now: Any, event: Event) -> Any:
     return now
 
 
+_FORGETS = replace(SYNCHRONISING, remember=_never_summed)
+
 EXACT_BUGS: Mapping[str, Mutant] = registered(
     (name, clause, CROSSING, loops)
     for name, clause, loops in (
         ("second_zero_refused", "GA-INV-003", _ruled(_S.CLEAN, _E.ZERO, EXTRA)),
-        ("zero_keeps_schedule_due", "GA-INV-003", _ruled(_S.SKIPPED, _E.ZERO, _S.DUE, "each step scheduled")),
+        ("zero_keeps_schedule_due", "GA-INV-003", _ruled(_S.SKIPPED, _E.ZERO, _S.DUE, Promise.STEPS_SCHEDULED)),
         ("clip_needs_no_unscale", "GA-INV-003", _ruled(_S.FULL, _E.CLIP, _S.FULL)),
         ("early_clip_by_another_name", "GA-INV-005", _ruled(_S.OPEN, _E.CLIP, _EARLY)),
         ("sync_fills_window", "GA-INV-003", _ruled(_S.OPEN, _E.SYNC, FILL)),
-        ("last_by_default", "GA-INV-003", {**LOOPS, "none": Loop(partial(advance, last=True))}),
-        ("sum_forgotten", "GA-EQ-001", {**LOOPS, "ranks summed once": replace(SYNCHRONISING, remember=_never_summed)}),
-        ("tail_left_open", "GA-INV-003", {**LOOPS, "none": replace(TABLE, tail_completes=False)}),
+        ("last_by_default", "GA-INV-003", {**LOOPS, Promise.NOTHING: Loop(partial(advance, last=True))}),
+        ("sum_forgotten", "GA-EQ-001", {**LOOPS, Promise.RANKS_SUMMED_ONCE: _FORGETS}),
+        ("tail_left_open", "GA-INV-003", {**LOOPS, Promise.NOTHING: replace(TABLE, tail_completes=False)}),
     )
 )

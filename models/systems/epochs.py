@@ -10,11 +10,9 @@ Sources: the bug classes STEP and SCHED; torch.optim.lr_scheduler.OneCycleLR, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from gradproof.harness import Divide, batches as arithmetic
-from models.accumulation.window_bugs import WINDOW_BUGS
 from models.registry import Mutant, registered
 
 
@@ -152,9 +150,3 @@ _ROWS = (
     ("length_read_anew", "GA-SCHED-002", "mmcv#2093", LengthNow),
 )
 MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
-
-# The bugs of the window table that break a window whose length is its own, under the clause of the training contract.
-CHANGING: Mapping[str, Mutant] = {
-    name: replace(WINDOW_BUGS[name], obligation="GA-SCHED-002")
-    for name in ("late_step", "early_step", "ends_inside_window")
-}

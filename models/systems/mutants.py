@@ -17,7 +17,6 @@ MUTANTS: Mapping[str, Mutant] = {
     **batch_plans.MUTANTS,
     **optimizer_state.MUTANTS,
     **epochs.MUTANTS,
-    **epochs.CHANGING,
     **tails.MUTANTS,
     **SYNCHRONISING,
 }

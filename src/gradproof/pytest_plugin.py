@@ -47,9 +47,11 @@ class ContractFile(pytest.File):
         """One item a check. Raises CollectError with every mistake of the contract, each with its place."""
         from gradproof.core.check import entry_of
         from gradproof.core.errors import GradproofError
+        from gradproof.session import Options, Session
 
+        profile = str(self.config.getoption("gradproof_profile"))
         try:
-            asked = self._asked()
+            asked = Session(Options(workspace_of(self.path), (str(self.path),), profile=profile, jobs=1))
             (contract,) = asked.contracts
             checks = list(asked.plans[contract.path])
         except GradproofError as error:
@@ -57,12 +59,6 @@ class ContractFile(pytest.File):
         for check in checks:
             line = contract.places.get(entry_of(check.id), (1, 1))[0] - 1
             yield CheckItem.from_parent(self, name=check.id, check=check, asked=asked, line=line)
-
-    def _asked(self) -> Session:
-        from gradproof.session import Options, Session
-
-        profile = str(self.config.getoption("gradproof_profile"))
-        return Session(Options(workspace=workspace_of(self.path), contracts=(str(self.path),), profile=profile, jobs=1))
 
 
 class CheckItem(pytest.Item):
@@ -78,22 +74,19 @@ class CheckItem(pytest.Item):
         """Run what has no fresh answer. Raises Inconclusive; skips what the profile does not ask for."""
         from gradproof.core.outcome import Effect, Outcome
 
-        ruling = self.ruling = self._ruled()
+        needed = {self.check.id, *self.check.depends}
+        run = self.asked.run([c for c in self.asked.checks if c.id in needed], lambda event: None)
+        if run.interrupted:
+            raise KeyboardInterrupt
+        (contract,) = self.asked.contracts
+        verdict = self.asked.judged(contract, self.asked.filled(run).statuses)
+        ruling = self.ruling = verdict.rulings[self.check.id]
         if ruling.effect is not Effect.OPEN:
             return
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
         red(self.config).add(self.check.id)
         raise Inconclusive(_stated(ruling))
-
-    def _ruled(self) -> Ruling:
-        needed = set(self.check.depends)
-        chosen = [c for c in self.asked.checks if c.id in needed or c.id == self.check.id]
-        run = self.asked.run(chosen, lambda event: None)
-        if run.interrupted:
-            raise KeyboardInterrupt
-        (contract,) = self.asked.contracts
-        return self.asked.judged(contract, self.asked.filled(run).statuses).rulings[self.check.id]
 
     def runtest(self) -> None:
         """Raises Broken."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.contract.settings import Settings, load as load_settings
+from gradproof.contract.yaml_reader import meant
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
@@ -24,7 +24,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
 from gradproof.report.text import rendering, writing
 from gradproof.verdict.judge import Verdict, judge, required, waived
-from gradproof.verdict.plan import Policy, dependencies, plan, policy_of
+from gradproof.verdict.plan import plan, policy_of, with_stubs
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 RENDERINGS = ("md", "html")  # beside report.json; the page is the last
+INDEX = "index.html"
+"""Of the folder of reports: the page over all contracts."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ class Session:
         """Reports and verdicts are distinguished by the contract's id, so no two files may have the same one."""
         owner: dict[str, Path] = {}
         for contract in self.contracts:
-            other = owner.setdefault(contract.id, contract.path)
-            if other != contract.path:
+            if (other := owner.setdefault(contract.id, contract.path)) != contract.path:
                 found = f"{other} and {contract.path} are both called {contract.id}"
                 raise GradproofError("GP217", found, "one contract of a name", "rename the folder of one of them")
 
@@ -115,8 +116,7 @@ class Session:
         known = sorted({o.id for c in self.contracts for o in c.obligations})
         for name, where in self.settings.obligations:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                help = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
+                help = meant(name, known, "correct the name, or remove it")
                 raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", help, where)
 
     def _compared_with_others(self) -> None:
@@ -136,11 +136,9 @@ class Session:
         owner: dict[str, Path] = {}
         for path, checks in self.plans.items():
             for check in checks:
-                other = owner.setdefault(check.id, path)
-                if other != path:
-                    raise GradproofError(
-                        "GP210", f"{path} and {other} both plan {check.id}", "unique ids", "rename one of them"
-                    )
+                if (other := owner.setdefault(check.id, path)) != path:
+                    found = f"{path} and {other} both plan {check.id}"
+                    raise GradproofError("GP210", found, "unique ids", "rename one of them")
 
     @property
     def checks(self) -> list[Check]:
@@ -151,10 +149,7 @@ class Session:
         """Checks of these kinds and layers that match the options' patterns, and the stubs that they rest on."""
         kinds, layers = tuple(kinds), tuple(layers)
         wanted = [c for c in self.checks if c.kind in kinds and c.layer in layers and self._matches(c)]
-        names = {c.id for c in wanted}
-        while more := {d for c in self.checks if c.id in names for d in c.depends} - names:
-            names |= more
-        return [c for c in self.checks if c.id in names]
+        return with_stubs(self.checks, {c.id for c in wanted})
 
     def _matches(self, check: Check) -> bool:
         patterns = self.options.select
@@ -225,17 +220,10 @@ class Session:
         for contract in closure(wanted or self.contracts, lambda path: at[path.resolve()]).values():
             checks = self.plans[contract.path]
             missing = self.statuses(c for c in checks if c.id not in statuses)
+            stands = {n: made[n].exit if n in made else None for n in contract.metadata.depends_on}
             policy = policy_of(contract, self.options.profile, self.demands)
-            policy = replace(policy, dependencies=dependencies(contract, {name: v.exit for name, v in made.items()}))
-            made[contract.id] = judge(checks, {**missing, **statuses}, policy)
+            made[contract.id] = judge(checks, {**missing, **statuses}, replace(policy, dependencies=stands))
         return made
-
-    def judged_only(
-        self, checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus], layers: Iterable[Layer]
-    ) -> Verdict:
-        """Verdict on some checks, with nothing demanded beyond them. `layers` must give an answer."""
-        policy = Policy(self.options.profile, (), restricted=True, demanded=frozenset(layers))
-        return judge(checks, statuses, policy)
 
     def state(self, contract: Contract, run: Outcomes) -> str:
         """`complete` when this run or fresh evidence decided all that is required and not waived, else `partial`."""
@@ -269,7 +257,6 @@ class Session:
         made = [self.reported(contract, run) for contract in self.contracts]
         if not self.options.baselines or not run.complete:
             return made
-
         for baseline in self.options.baselines:
             made = held(baseline, made, self._beside())
         return made
@@ -294,6 +281,7 @@ class Session:
                 reports.write_json(self.report_path(contract, "json"), running)
                 for ending in RENDERINGS:
                     self.report_path(contract, ending).unlink(missing_ok=True)
+                (self.workspace.reports / INDEX).unlink(missing_ok=True)
                 self._forget(contract)
 
     def _forget(self, contract: Contract) -> None:
@@ -306,13 +294,20 @@ class Session:
                 for ending in ("json", *RENDERINGS):
                     (other / f"report.{ending}").unlink(missing_ok=True)
 
-    def write(self, contract: Contract, report: Mapping[str, Any]) -> Path:
-        """Render a report into its files, each whole or not at all, and return the page."""
-        for name in ("json", *RENDERINGS):
-            path = self.report_path(contract, name)
-            with writing(path):
-                replace_whole(path, rendering(name)(report))
-        return path
+    def write(self, reports: Sequence[Mapping[str, Any]]) -> Path:
+        """Render the report of each contract, and the page over all, each whole or not at all; return that page."""
+        from gradproof.report.formats.html import overview
+
+        index, pages = self.workspace.reports / INDEX, dict[str, str]()
+        for contract, report in zip(self.contracts, reports, strict=True):
+            for name in ("json", *RENDERINGS):
+                path = self.report_path(contract, name)
+                with writing(path):
+                    replace_whole(path, rendering(name)(report))
+            pages[contract.id] = path.relative_to(index.parent).as_posix()
+        with writing(index):
+            replace_whole(index, overview(reports, pages, self.workspace.root, sorted(self._beside() - pages.keys())))
+        return index
 
 
 def workspace_of(options: Options) -> Workspace | None:

@@ -92,17 +92,19 @@ CLIPPED = {"fp32": [False, True], "fp16": [False], "bf16": [False]}
 def rounded_once(k: Any, loop: Any) -> None:
     """A gradient is rounded once to the format of the backward pass and once to the buffer's, in every window.
 
-    N = 1, so that nothing else rounds but underflow, to which a loss scale that is a power of two may lead. The largest
-    norm is above every norm; under a clip gradients are positive, so that their squares have a positive sum. Roundings
-    are those of the stub: the same number has the same rounding, whatever it is.
+    With N = 2 their sum is rounded once more, to the buffer's format: u / 2 at most, as its size is at most 1. A half
+    and the loss scale are powers of two, at which nothing rounds but underflow. The largest norm is above every norm;
+    under a clip gradients are positive, so that their squares have a positive sum. Roundings are those of the stub: the
+    same number has the same rounding, whatever it is.
     """
     made, buffer = k.choose("formats of the backward pass and of the buffer", FORMATS_OF)
+    n = k.choose("N", [1, 2])
     scaled, clipped = k.choose("scaled", [False, True]), k.choose("clipped", CLIPPED[buffer])
     skip = k.choose("skipped window", [None, 1])
     windows, width = k.bound("windows"), k.bound("elements")
-    config = Config(1, buffer_format=buffer, gradient_format=made, skip=frozenset(() if skip is None else {skip}))
+    config = Config(n, buffer_format=buffer, gradient_format=made, skip=frozenset(() if skip is None else {skip}))
     config = replace(config, max_norm=4 if clipped else None, loss_scale=8 if scaled else None)
-    grads = columns(k, lambda name: k.floats(name, windows, NATIVE, Fraction(1, 2) if clipped else -1, 1))
+    grads = columns(k, lambda name: k.floats(name, n * windows, NATIVE, Fraction(1, 2) if clipped else -1, 1))
     batches = [MicroBatch(0, tuple(row)) for row in zip(*grads, strict=True)]
     record = run_loop(k, loop, batches, config, (0,) * width)
     tried = [v for e, v in zip(record.events, record.values, strict=True) if e in (Event.STEP, Event.SKIP)]
@@ -110,10 +112,12 @@ def rounded_once(k: Any, loop: Any) -> None:
     k.cover("a step after a skipped one", skip == 1)
     claims = []
     for w, value in enumerate(tried):
-        for j, got in enumerate(value):
-            right = round_to(grads[j][w] if made is None else round_to(grads[j][w], made), buffer)
-            claims.append(abs(exact(got) - exact(right)) <= 4 * FORMATS[buffer].tiny)
-    k.check("GA-INV-004", reduce(and_, claims), f"every gradient, rounded to {made or NATIVE} and to {buffer}")
+        for got, row in zip(value, grads, strict=True):
+            own = [g if made is None else round_to(g, made) for g in row[n * w : n * w + n]]
+            right = mean([round_to(g, buffer) for g in own])
+            lost = (n - 1) * FORMATS[buffer].u / 2 + 4 * FORMATS[buffer].tiny
+            claims.append(abs(exact(got) - right) <= lost)
+    k.check("GA-INV-004", reduce(and_, claims), f"the mean of {n}, each rounded to {made or NATIVE} and to {buffer}")
 
 
 def single_micro_batch(k: Any, loop: Any) -> None:

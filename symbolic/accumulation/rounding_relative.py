@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from symbolic.accumulation.rounding_all import ROUNDINGS, rounded
+from symbolic.accumulation.rounding_all import ROUNDINGS, errors, rounded
 
 CLAUSE = "GA-EQ-001"
 SCALINGS = {"N a power of two": (0, 0), "x / N": (1, 0), "x * fl(1/N)": (0, 2)}
@@ -143,11 +143,11 @@ def _sums(k: Any, own: int, more: int) -> None:
 
 def _additions(k: Any, u: Any, x: Any) -> Callable[[Any], Any]:
     """Roundings of a sum with x by the contracts relative and at-most-terms."""
-    errors = iter([k.real(f"e{i}") for i in range(ROUNDINGS)])
+    unused = iter(errors(k, "of the sum"))
     term = size(k, x, "x")
 
     def fl(z: Any) -> Any:
-        d = next(errors)
+        d = next(unused)
         k.assume(within(d * (1 + u), u * size(k, z, "z")) & within(d, term))
         return z + d
 
@@ -176,7 +176,7 @@ def _size_step(k: Any, step: Any) -> None:
     k.assume((share > 0) & (share <= 1) & within(g * share, m))
     lost = u * m * (n * n - 1) / 3 + j * u * n * m
     k.assume(within(s, (n + j) * m) & within(e, lost + (n + j) * low))
-    moved = iter([k.real(f"moved {i}") for i in range(ROUNDINGS)])
+    moved = iter([k.real(f"moved {which}") for which in ROUNDINGS])
 
     def scale(a: Any, by: Any) -> Any:
         d = next(moved)
@@ -184,7 +184,7 @@ def _size_step(k: Any, step: Any) -> None:
         return a * by + d
 
     x = step.term(g, share, scale)
-    t = step.add(s, x, rounded(k, u * n * m, (n + j + 1) * m))
+    t = step.add(s, x, rounded(k, errors(k, "of the sum"), u * n * m, (n + j + 1) * m))
     k.cover("a rounding error", t > s + x)
     _both(k, t, (n + j + 1) * m, "the partial sum stays within its reach")
     _both(k, e + t - (s + g * share), lost + u * n * m + (n + j + 1) * low, "one more half ulp, one more underflow")

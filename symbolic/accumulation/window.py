@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from models.accumulation.window import Breaks, Event, State
-from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop
+from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop, Promise
 
 # -- What the window table is proved to keep: counters, demands and facts, one `Proof` an obligation.
 #
@@ -36,6 +36,7 @@ WHOLE = (_S.SCALED, _S.FULL, _S.CLIPPED)
 SPENT = (_S.STEPPED, _S.SCHEDULED, _S.SKIPPED)
 RESTING = (*EMPTY, *SPENT)  # no window is under way
 BEGUN = (_S.OPEN, *WHOLE)
+SUMS = Promise.RANKS_SUMMED_ONCE
 
 
 class Counts(SimpleNamespace):
@@ -481,9 +482,6 @@ def one_sync_a_window(k: Any, loop: Loop) -> None:
 
 # -- The table as a whole: what it refuses, by which obligation, and where it leads.
 
-# What a loop adds to the table. The last is the bug of KANI-GA-019, stated in full.
-PROMISES = ("none", "ranks summed once", "each step scheduled", "each attempt scheduled")
-
 
 @dataclass(frozen=True)
 class Buffer:
@@ -516,36 +514,36 @@ class Buffer:
             return _S.DUE if self.owed else _S.CLEAN
         return _S.OPEN if self.more else _S.CLIPPED if self.clipped else _S.SCALED if self.scaled else _S.FULL
 
-    def possible(self, promise: str) -> bool:
+    def possible(self, promise: Promise) -> bool:
         """Whether a run can come here."""
         one_window = not (self.new and self.old) and (self.new or not (self.more or self.scaled))
-        clip = not self.clipped or (self.whole and not self.scaled and (self.summed or promise != PROMISES[1]))
+        clip = not self.clipped or (self.whole and not self.scaled and (self.summed or promise is not SUMS))
         return one_window and clip and (self.old or not self.skipped) and not (self.owed and (self.new or self.skipped))
 
 
-def buffers(promise: str) -> list[Buffer]:
+def buffers(promise: Promise) -> list[Buffer]:
     """Every buffer to which a run can come."""
     truths = product((False, True), repeat=len(fields(Buffer)))
     return [buffer for buffer in (Buffer(*each) for each in truths) if buffer.possible(promise)]
 
 
-def exact_table(k: Any, loops: Mapping[str, Loop]) -> None:
+def exact_table(k: Any, loops: Mapping[Promise, Loop]) -> None:
     """GA-INV-002, -003, -005, GA-EQ-001: each event in each state, refused if and only if it is wrong of the buffer.
 
-    `loops`: a loop for each of PROMISES. The specification is `breach`; it knows nothing of the table's states.
+    `loops`: a loop for each promise. The specification is `breach`; it knows nothing of the table's states.
     """
-    promise = k.choose("promise", PROMISES)
+    promise = k.choose("promise", tuple(Promise))
     k.inductive(lambda: _fresh_buffer(k, promise, loops[promise]), lambda: _exact_step(k, promise, loops[promise]))
 
 
-def _fresh_buffer(k: Any, promise: str, loop: Loop) -> None:
+def _fresh_buffer(k: Any, promise: Promise, loop: Loop) -> None:
     first = [loop.advance(_S.CLEAN, _E.ACCUMULATE, **said) for said in ({}, {"last": True})]
     k.check("GA-INV-003", first == [_S.OPEN, _S.FULL] and loop.tail_completes is True, "what is said by default")
     inhabited = {b.state for b in buffers(promise)} == {*STATES}
     k.check("GA-INV-003", inhabited and Buffer() in buffers(promise) and Buffer().state is _S.CLEAN, "a fresh loop")
 
 
-def _exact_step(k: Any, promise: str, loop: Loop) -> None:
+def _exact_step(k: Any, promise: Promise, loop: Loop) -> None:
     event, at = k.choose("event", EVENTS), Buffer(*k.choose("buffer", [astuple(b) for b in buffers(promise)]))
     scaled = k.choose("scaled", (at.scaled,) if at.more else (False, True))  # in all of a window, or in none of it
     last = bool(k.int("left", 1) == 1) if event is _E.ACCUMULATE else scaled
@@ -565,9 +563,10 @@ def _exact_step(k: Any, promise: str, loop: Loop) -> None:
         k.check("GA-INV-003", after.possible(promise), f"{way}: the buffer stays a possible one")
 
 
-def breach(promise: str, at: Buffer, event: Event) -> str:
+def breach(promise: Promise, at: Buffer, event: Event) -> str:
     """The obligation that an event breaks; empty where it breaks none."""
-    summing, scheduling, late_for_clip = promise == PROMISES[1], promise in PROMISES[2:], "GA-INV-005" * at.clipped
+    summing, scheduling = promise is SUMS, promise in (Promise.STEPS_SCHEDULED, Promise.ATTEMPTS_SCHEDULED)
+    late_for_clip = "GA-INV-005" * at.clipped
     to_step = "GA-INV-003" if not at.whole else "GA-EQ-001" if summing and not at.summed else ""
     unfilled = "GA-INV-002" if at.old else "GA-INV-003" if at.whole or (scheduling and at.owed) else ""
     unsummed = "GA-EQ-001" if at.old or (summing and (not at.whole or at.summed)) else ""
@@ -579,7 +578,7 @@ def breach(promise: str, at: Buffer, event: Event) -> str:
         _E.UNSCALE: late_for_clip or ("" if at.whole and at.scaled else "GA-EQ-001"),
         _E.CLIP: unclipped,
         **dict.fromkeys(ATTEMPTS, to_step),
-        _E.SCHEDULE: "" if at.owed or (promise == PROMISES[3] and at.skipped) else "GA-INV-003",
+        _E.SCHEDULE: "" if at.owed or (promise is Promise.ATTEMPTS_SCHEDULED and at.skipped) else "GA-INV-003",
         _E.END: "GA-INV-003" if at.new or (scheduling and at.owed) else "",
     }[event]
 

@@ -30,8 +30,8 @@ from symbolic.adamw.step import hyperparameters
 # all numbers by `rules`: product, quotient, a sum without cancellation, root, and what a factor costs. Source: Higham,
 # Accuracy and Stability (2nd ed.), sections 3.1 and 3.4 (the counter <k>). No operation over- or underflows.
 
-TERMS = 3
-"""Terms that a number of a claim may have."""
+TERMS = ("one term", "another term", "a third term")
+"""As many terms as a number of a claim may have."""
 
 
 def grown(k: int, fmt: str = "fp32") -> Fraction:
@@ -183,7 +183,7 @@ class Claim:
 
 def errors(k: Any, label: str) -> tuple[Any, ...]:
     """Inputs for `charged`, one for each term that a number may have; every input is drawn before the first check."""
-    return tuple(k.real(f"{label}: error {i}") for i in range(TERMS))
+    return tuple(k.real(f"{label}: error of {term}") for term in TERMS)
 
 
 def charged(k: Any, clause: str, number: Factored, claim: Claim, label: str, drawn: Sequence[Any]) -> None:

@@ -8,10 +8,9 @@ with a = b q + r and 0 <= r < b.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from symbolic.accumulation.window import ONE_STEP_A_WINDOW, Counts, prove
+from symbolic.accumulation.window import Counts
 
 STEPS, SCHEDULE, WINDOWS = "GA-STEP-002", "GA-SCHED-001", "GA-SCHED-002"
 
@@ -152,8 +151,3 @@ def _shares(k: Any, loop: Any, filled: Any, opened: Any, now: Any, held: Any) ->
         return
     k.assume(filled * opened == held - 1)
     k.check(WINDOWS, (filled + (held - held + 1) / length) * opened == held, "each micro-batch has the same share")
-
-
-def windows_of_any_length(k: Any, loop: Any) -> None:
-    """GA-SCHED-002 on the window table: one attempt a window, with all of it, though each has a length of its own."""
-    prove(k, loop, replace(ONE_STEP_A_WINDOW, clause=WINDOWS))

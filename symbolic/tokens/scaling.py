@@ -20,8 +20,11 @@ from models.tokens.scaling import Setup, SgdSetup, State
 CLAUSE = "GA-LR-001"
 BETA1, BETA2 = Fraction(9, 10), Fraction(999, 1000)
 RATE, K = Fraction(1, 1000), 8
-LIMIT = (1 - BETA1) ** 2 * BETA2 / ((1 - BETA2) * (BETA2 - BETA1**2))
-"""The most that m^2 / v can be at the default betas: 52.86, of which the root is 7.27."""
+
+
+def limit(b1: Any, b2: Any) -> Any:
+    """The most that m^2 / v can be: 52.86 at the default betas, of which the root is 7.27."""
+    return (1 - b1) * (1 - b1) * b2 / ((1 - b2) * (b2 - b1 * b1))
 
 
 def state(k: Any) -> State:
@@ -172,6 +175,7 @@ def scale_invariant(k: Any, adam: Any) -> None:
     now, first, g, c = state(k), k.real("first g"), k.real("g"), k.real("c")
     setup, corrections = adam_setup(k, 0)
     k.assume((c > 0) & (first != 0) & (now.v > 0) & (setup.beta2 > 0))
+    k.scenario(now, setup, g=g)
 
     def steps(words: str, start: State, gradient: Any) -> None:
         one = adam.step(start, gradient, setup, corrections)
@@ -217,37 +221,39 @@ def first_step(k: Any, adam: Any) -> None:
 
 
 def longest_step(k: Any, adam: Any) -> None:
-    """AdamW, default betas: no element ever moves by 7.28 rates or more, whatever the gradients are and are scaled by.
+    """AdamW: no update is as long as the root of `limit` rates, whatever the gradients are and are scaled by.
 
-    m^2 <= LIMIT v by Cauchy and Schwarz, step by step; and 1 - beta2^t <= (1 - beta1^t)^2 from 2 beta1^t <= beta2^t,
-    which holds from t = 7 on and is kept by a step; the ones before are computed.
+    m^2 <= limit v by Cauchy and Schwarz, and 1 - beta2^t <= (1 - beta1^t)^2: where both hold, the next step keeps them.
     """
     now, first, g, eps = state(k), k.real("first g"), k.real("g"), k.real("eps")
-    p1, p2 = k.real("beta1^t"), k.real("beta2^t")
-    c1, c2, m, root = (k.real(name) for name in ("1 - beta1^t", "1 - beta2^t", "m at last", "sqrt v_hat"))
-    setup = Setup(RATE, BETA1, BETA2, eps, 0)
-    k.assume(eps > 0)
+    setup, (c1, c2) = adam_setup(k, eps)
+    b1, b2 = setup.beta1, setup.beta2
+    k.assume((eps > 0) & (b2 > 0) & (1 - b2 <= (1 - b1) * (1 - b1)))
+    k.scenario(now, setup, g=g)
+    most = limit(b1, b2)
+
+    def moments(words: str, start: State, gradient: Any, corrections: tuple[Any, Any]) -> None:
+        m, v = adam.moments(start, adam.gradient(gradient, start, setup), setup)
+        k.check(CLAUSE, m * m <= most * v, f"{words}: m^2 <= limit v")
+        k.check(CLAUSE, corrections[1] <= corrections[0] * corrections[0], f"{words}: the corrections")
 
     def base() -> None:
-        m, v = adam.moments(State(now.w, 0 * first, 0 * first), first, setup)
-        k.check(CLAUSE, m * m <= LIMIT * v, "after the first step m^2 <= LIMIT v")
-        for t in range(1, 8):
-            k.check(CLAUSE, 1 - BETA2**t <= (1 - BETA1**t) ** 2, f"the corrections at t={t}")
-        k.check(CLAUSE, 2 * BETA1**7 <= BETA2**7, "from t = 7 on")
+        moments("the first step", State(now.w, 0 * first, 0 * first), first, (1 - b1, 1 - b2))
+        k.check(CLAUSE, most > 0, "limit is a number above 0")
+        k.check(CLAUSE, limit(BETA1, BETA2) < Fraction(728, 100) ** 2, "7.28 rates at the default betas")
 
     def step() -> None:
-        k.assume((now.m * now.m <= LIMIT * now.v) & (now.v >= 0))
-        m, v = adam.moments(now, g, setup)
-        k.cover("a gradient", g > 1)
-        k.check(CLAUSE, m * m <= LIMIT * v, "m^2 <= LIMIT v")
-        k.assume((p1 > 0) & (2 * p1 <= p2) & (p2 <= 1))
-        k.check(CLAUSE, 2 * p1 * BETA1 <= p2 * BETA2, "2 beta1^t <= beta2^t is kept")
-        k.check(CLAUSE, 1 - p2 <= (1 - p1) * (1 - p1), "1 - beta2^t <= (1 - beta1^t)^2")
+        k.assume((now.v >= 0) & (now.m * now.m <= most * now.v) & (c2 <= c1 * c1))
+        k.cover("a gradient at the default betas", (g > 1) & (b1 == BETA1) & (b2 == BETA2))
+        moments("a later step", now, g, (1 - (1 - c1) * b1, 1 - (1 - c2) * b2))
 
     def last() -> None:
-        k.assume((c1 > 0) & (c2 > 0) & (root > 0) & (c2 <= c1 * c1) & (m * m <= LIMIT * root * root * c2))
-        update, most = adam.direction(m / c1, root, setup), Fraction(728, 100)
-        k.check(CLAUSE, (update < most) & (-update < most), "the update is below 7.28 rates")
+        m, root, end1, end2 = (k.real(name) for name in ("m at last", "sqrt v_hat", "c1 at last", "c2 at last"))
+        any_most = k.real("L")
+        k.assume((any_most > 0) & (root >= 0) & (end1 > 0) & (end2 > 0) & (end2 <= end1 * end1))
+        k.assume(m * m <= any_most * root * root * end2)
+        update = adam.direction(m / end1, root, setup)
+        k.check(CLAUSE, update * update < any_most, "m^2 <= L v keeps the update below the root of L")
 
     k.inductive(base, step)
     k.direct(last)

@@ -21,7 +21,7 @@ from gradproof.report.studies import MUTATION, sources_of
 from tests.mutation.elsewhere import Elsewhere
 from tests.mutation.known import known
 from tests.mutation.mutants import CodeMutant
-from tests.mutation.page import HOWS, document, markdown, redundant, verdict
+from tests.mutation.page import HOWS, document, markdown, matrix, verdict
 from tests.mutation.subjects import SIX, files, read
 from tests.mutation.sweep import Memory, Pool, Result, Sweep, all_mutants, drawn
 
@@ -56,7 +56,7 @@ def options() -> argparse.ArgumentParser:
         "--known", action="store_true", help="files that reports/mutation.json lists; its survivors do not fail"
     )
     parser.add_argument(
-        "--matrix", action="store_true", help="two killers of every mutant, and the checks that no mutant needs"
+        "--matrix", type=Path, metavar="PAGE", help="second killers too; write which checks no mutant needs, one by one"
     )
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--document", type=Path, help="write reports/mutation.json here")
@@ -85,11 +85,12 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(f"{m.path}:{m.line} {m.within} {m.operator}" for m in made))
         return 0
     with Elsewhere(tree.root, given.scheduler) if given.scheduler else Pool(given.jobs) as pool:
-        sweep = Sweep(tree, pool, Memory(given.json), 2 if given.matrix else 1, known=listed)
+        sweep = Sweep(tree, pool, Memory(given.json), known=listed)
         rows = swept(sweep, paths, made, given.quiet)
-    if given.matrix:
-        asked = {check.id for path in paths for check in tree.noticing(path)}
-        print("redundant, one at a time: " + (", ".join(redundant(rows, asked)) or "none"))
+        if given.matrix:
+            asked = {name: tree.checks[name].title for name in sweep.bases}
+            found = {row["key"]: row for row in rows} | {row["key"]: row for _, row in sweep.second_killers(made)}
+            given.matrix.write_text(matrix(list(found.values()), asked), encoding="utf-8")
     here = Workspace(tree.root, tree.root / "reports")
     seconds = {name: base["cpu"] for name, base in sweep.bases.items()}
     if not sweep.red:

@@ -135,13 +135,14 @@ def undecided(
     run: Callable[[Any], Observe], original: ModuleType, mutant: ModuleType, seconds: float
 ) -> tuple[str, str] | None:
     """None where the solver shows that the two are the same on every path; else an answer and its reason."""
-    explorer, worked = Explorer(Limits(4000, 20000, seconds, time.process_time() + seconds), None), [False]
+    explorer, worked = Explorer(Limits(4000, 20000, seconds, time.process_time() + seconds), None), False
 
     def body() -> None:
+        nonlocal worked
         kit = SymbolicKit(CHECK, explorer)
         observe = run(kit)
         first = outcome(observe, original)
-        worked[0] = worked[0] or not raised(first)
+        worked = worked or not raised(first)
         ours, theirs = leaves(first), leaves(outcome(observe, mutant))
         if [p for p, _ in ours] != [p for p, _ in theirs]:
             kit.check("EQ", False, "the shape of what is observed")
@@ -156,7 +157,7 @@ def undecided(
         return "different", ", ".join(f"{k} = {v}" for k, v in values.items())
     if found.stopped is not None:
         return "undecided", f"{found.stopped.outcome}: {found.stopped.reason}"
-    return None if worked[0] else ("undecided", "the original raises on every path")
+    return None if worked else ("undecided", "the original raises on every path")
 
 
 def raised(seen: Any) -> bool:

@@ -17,10 +17,15 @@ INTRO = """# Mutants by machine
 
 `make mutation` changes the models, one place at a time, and asks the checks of the contracts. A mutant is **killed**
 when a check answers otherwise than on the unmutated models. **refuted**: the check found a counterexample, or an
-expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, or did not end within
-the time limit of its contract; a gate fails on that too. **equivalent**: no check that was asked kills it, and
-everything observable is shown to be the same, within the bounds that are stated. **survived**: the rest. After six
-seconds of checks that do not kill a mutant, it is compared with the original before the others are asked.
+expected counterexample was gone. **not green**: the check crashed, hit a bound, showed nothing, refuted an obligation
+that it does not claim, or did not end within the time limit of its contract; a gate fails on that too. **equivalent**:
+no check that was asked kills it, and everything observable is shown to be the same, within the bounds that are stated.
+**survived**: the rest. After six seconds of checks that do not kill a mutant, it is compared with the original before
+the others are asked.
+
+A check that is expected to be refuted claims that its obligation breaks, by whatever clause. So a mutant that breaks
+another clause of the same obligation is not killed by it. A check that runs out of memory (6 GiB, the sweep's own
+limit) is asked once more. The second time it does not kill.
 
 The operators are those of [cosmic-ray](https://cosmic-ray.readthedocs.io) and these:
 """
@@ -112,7 +117,32 @@ def _row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def redundant(rows: Iterable[Result], checks: Iterable[str]) -> list[str]:
-    """Checks without which, one at a time, no mutant survives: from rows with two killers each, where there are two."""
-    alone = {row["killers"][0]["check"] for row in rows if len({k["check"] for k in row["killers"]}) == 1}
-    return sorted(set(checks) - alone)
+MATRIX = """# Checks that mutants need
+
+`make mutation-matrix` asks for a second killer of each mutant that `make mutation` killed. A check is **needed** where
+some mutant has no other killer; the first that was found stands here, and no further one is looked for. A check is
+**redundant** where every mutant that it killed first has another killer: without it, one at a time, none survives. That
+alone is no reason to remove it: a check may be there for other models, for rounding, or for an obligation that the
+mutated lines say nothing of. Expected counterexamples are checks as well.
+"""
+
+
+def matrix(rows: Sequence[Result], asked: Mapping[str, str]) -> str:
+    """docs/mutation-matrix.md. `asked`: the property of each check that reaches the mutated files."""
+    first = Counter(row["killers"][0]["check"] for row in rows if not row["survived"])
+    needed = {only: row for row in reversed(rows) if (only := only_killer(row))}
+    lines = [MATRIX, f"## Needed: {len(needed)}", "", _row(("check", "killed first", "a mutant that it alone kills"))]
+    lines.append("|---|--:|---|")
+    for name, row in sorted(needed.items()):
+        lines.append(_row((name, first[name], f"`{row['file']}:{row['line']}` {row['within']}, {row['operator']}")))
+    spare = sorted(set(asked) - set(needed))
+    lines += ["", f"## Redundant, one at a time: {len(spare)}", "", _row(("check", "killed first", "what it shows"))]
+    lines.append("|---|--:|---|")
+    lines += [_row((name, first[name], asked[name].replace("|", "\\|"))) for name in spare]
+    return "\n".join([*lines, ""])
+
+
+def only_killer(row: Result) -> str:
+    """The check that alone kills a mutant, where a second killer was asked for and there is none; otherwise empty."""
+    names = {k["check"] for k in row["killers"]}
+    return str(names.pop()) if row["wanted"] > 1 and len(names) == 1 else ""

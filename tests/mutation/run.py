@@ -3,7 +3,7 @@
 Each check runs in a process of its own, forked from one that has imported the solvers and no model. An import hook
 gives it the mutated text of one module. What the check answers on the original text by the same way is its baseline:
 another answer kills the mutant. `refuted`: a counterexample was found. `not green`: the check crashed, hit a bound,
-showed nothing, or did not end within its own time limit.
+showed nothing, refuted an obligation that it does not claim, or did not end within its own time limit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from typing import Any
 from gradproof.core import workspace as content
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Expect, Kind, Outcome
+from gradproof.evidence.audit import belongs
+from gradproof.execution.local import MEMORY as MEMORY_SIGNALS
 
 PRELOADED = (
     "z3",
@@ -88,7 +90,7 @@ def run_job(job: Mapping[str, Any]) -> dict[str, Any]:
             continue
         said = _mutated(job, row["check"], before["cpu"])
         spent += 0.0 if killers else said["cpu"]
-        if how := killed(before, said):
+        if how := killed(row["check"], before, said):
             killers.append({"check": row["check"]["id"], "how": how, "clause": said["clause"], "why": said["reason"]})
             if len(killers) == wanted:
                 break
@@ -107,12 +109,12 @@ def _cpu() -> float:
 
 
 def _mutated(job: Mapping[str, Any], check: Mapping[str, Any], cpu: float) -> dict[str, Any]:
-    """What a check says of the mutant. One that is late, or whose process dies, is asked once more."""
+    """What a check says of the mutant. One that is late or out of memory, or whose process dies, is asked once more."""
     limit = TIMES * cpu + MORE
     for seconds in (limit, max(limit, check["time_limit"])):
         texts = {job["path"]: job["text"]}
         said = forked(partial(_answer, job["root"], check, texts, seconds, job["loose"], ()), seconds)
-        if said["outcome"] != "TIMEOUT" and not said.get("died"):
+        if said["outcome"] != "TIMEOUT" and not said.get("died") and not out_of_memory(said):
             break
     return said
 
@@ -141,10 +143,22 @@ def equivalent(root: str, path: str, text: str) -> dict[str, Any]:
     return {"answer": said.get("answer", "undecided"), "why": said.get("why") or said["reason"]}
 
 
-def killed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """How an answer differs from the baseline's: `refuted`, `not green`, or an empty text."""
-    if after["outcome"] == before["outcome"] and (after["outcome"] != "REFUTED" or after["clause"] == before["clause"]):
+def out_of_memory(said: Mapping[str, Any]) -> bool:
+    """Whether a check ended because there was no memory left for it."""
+    return said["outcome"] == "ERROR" and any(words in said["reason"] for words in ("out of memory", "MemoryError"))
+
+
+def killed(check: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """How an answer differs from the baseline's: `refuted`, `holds`, `not green`, or an empty text.
+
+    Nothing is known where the memory ran out: the limit is the sweep's own. Where a refutation is expected, the claim
+    is that an obligation of the check breaks, so another clause of it is the same answer: gradproof.evidence.audit.
+    """
+    if out_of_memory(after):
         return ""
+    if after["outcome"] == before["outcome"]:
+        claimed = any(belongs(after["clause"], name) for name in check["obligations"])
+        return "" if after["outcome"] != "REFUTED" or claimed else "not green"
     return "refuted" if after["outcome"] == "REFUTED" else "holds" if after["outcome"] == "HOLDS" else "not green"
 
 
@@ -175,8 +189,8 @@ def forked(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[str, Any
         said: dict[str, Any] = json.loads(data)
     except ValueError:
         spent = late or cpu >= limit
-        said = {"outcome": "TIMEOUT" if spent else "ERROR", "clause": "", "reason": f"ended, {status}", "reached": {}}
-        said["died"] = True
+        reason = f"ended, {status}" + "; out of memory" * (status & 0x7F in MEMORY_SIGNALS)
+        said = {"outcome": "TIMEOUT" if spent else "ERROR", "clause": "", "reason": reason, "reached": {}, "died": True}
     return said | {"cpu": cpu}
 
 

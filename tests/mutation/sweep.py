@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from tests.mutation import run
 from tests.mutation.known import Known
 from tests.mutation.mutants import CodeMutant, mutants
+from tests.mutation.page import only_killer
 from tests.mutation.subjects import Tree, bare, loose_lines, module_of
 
 Result = dict[str, Any]
@@ -137,9 +138,10 @@ class Order:
 class Sweep:
     """The mutants of some files against every check that may notice them.
 
-    `wanted`: killers of each mutant after which no more is asked; with 2, a mutant that has one has no other. `red`:
-    checks that are not green on the unmutated models, which kill nothing. With `known` baselines are made as they are
-    needed, and the order begins with what the committed document says: for a sample.
+    `wanted`: killers of each mutant after which no more is asked; with 2, a mutant that has one has no other, and its
+    killer is `needed`: no other mutant of that killer is asked for a second one. `red`: checks that are not green on
+    the unmutated models, which kill nothing. With `known` baselines are made as they are needed, and the order begins
+    with what the committed document says: for a sample.
     """
 
     tree: Tree
@@ -150,6 +152,7 @@ class Sweep:
     bases: dict[str, Result] = field(default_factory=dict)
     digests: dict[tuple[str, str], str] = field(default_factory=dict)
     red: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
     known: Known | None = None
 
     def measure(self, paths: Sequence[str]) -> None:
@@ -190,13 +193,13 @@ class Sweep:
             known = self.known_still(mutant)
             if known is not None and (known["survived"] or self.wanted <= max(len(known["killers"]), known["wanted"])):
                 self.order.learn(mutant, known["order"], [k["check"] for k in known["killers"]])
+                self._note_needed(known)
                 yield mutant, known
             else:
                 fresh.append(mutant)
-        tried: dict[int, list[str]] = {}
-        calls = (self._job(number, mutant, tried) for number, mutant in enumerate(fresh))
-        for number, said in self.pool.each(calls):
-            mutant, ids = fresh[number], tried[number]
+        sent: list[tuple[CodeMutant, list[str]]] = []
+        for number, said in self.pool.each(self._jobs(fresh, sent)):
+            mutant, ids = sent[number]
             done = ids[: said["tried"]]
             self.red.update(said["red"])
             self.order.learn(mutant, done, [k["check"] for k in said["killers"]])
@@ -206,7 +209,21 @@ class Sweep:
             rests = {name: self.digest(name, mutant.path) for name in asked}
             row = {**about, **said, "order": done, "rests": rests, "wanted": self.wanted, "runs": self._runs(mutant)}
             self.memory.keep(row)
+            self._note_needed(row)
             yield mutant, row
+
+    def second_killers(self, chosen: Sequence[CodeMutant]) -> Iterator[tuple[CodeMutant, Result]]:
+        """A second killer of the mutants that have one, those first that cost least, until each killer is decided."""
+        self.wanted = 2
+
+        def cost(mutant: CodeMutant) -> float:
+            return float(sum(self.bases[name]["cpu"] for name in self.may_notice(mutant)))
+
+        return self.results(sorted(chosen, key=cost))
+
+    def _note_needed(self, row: Result) -> None:
+        if only := only_killer(row):
+            self.needed.add(only)
 
     def digest(self, name: str, path: str) -> str:
         """What an answer of a check on a mutant of a file rests on."""
@@ -238,16 +255,20 @@ class Sweep:
         """What equivalence rests on: how a mutant is compared, by which engine, and with which original."""
         return f"{_runs_digest()} {self.tree.engine} {self.tree.sources[module_of(mutant.path)].digest}"
 
-    def _job(self, number: int, mutant: CodeMutant, tried: dict[int, list[str]]) -> Callable[[], tuple[Any, ...]]:
-        def make() -> tuple[Any, ...]:
-            seconds = {name: base["cpu"] for name, base in self.bases.items()}
+    def _jobs(
+        self, fresh: Iterable[CodeMutant], sent: list[tuple[CodeMutant, list[str]]]
+    ) -> Iterator[Callable[[], tuple[Any, ...]]]:
+        """What to ask of each mutant, made up when its turn comes; `sent`: the mutants with their checks, in order."""
+        seconds = {name: base["cpu"] for name, base in self.bases.items()}
+        for mutant in fresh:
             row = self.known_still(mutant)
             killers = row["killers"] if row else []
-            left = set(self.may_notice(mutant)) - {k["check"] for k in killers}
-            tried[number] = ids = self.order.sorted(mutant, sorted(left), seconds)
-            return ("run_job", self.job(mutant, ids) | {"killers": killers})
-
-        return make
+            if self.needed.isdisjoint(k["check"] for k in killers):
+                left = set(self.may_notice(mutant)) - {k["check"] for k in killers}
+                ids = self.order.sorted(mutant, sorted(left), seconds)
+                sent.append((mutant, ids))
+                job = self.job(mutant, ids) | {"killers": killers}
+                yield partial(_run_job, job)
 
     def job(self, mutant: CodeMutant, ids: Sequence[str]) -> dict[str, Any]:
         """A mutant and its checks as plain data."""
@@ -273,6 +294,10 @@ class Sweep:
         return [line for line in lines if line < own] + [
             line + mutant.text.count("\n") - source.text.count("\n") for line in lines if line > own
         ]
+
+
+def _run_job(job: dict[str, Any]) -> tuple[Any, ...]:
+    return "run_job", job
 
 
 @cache

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradproof.evidence.certificate import Malformed, checked
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify import step_log
+from gradproof.shadow.verify import followed
 from gradproof.shadow.verify.check import run_of
 from gradproof.shadow.verify.followed import with_numbers, without_numbers
 from gradproof.shadow.whole.facts import Hints
@@ -80,7 +80,7 @@ def text_of(step: Callable[[Any], Any], **options: Any) -> bytes:
     follow = without_numbers if request.fake else partial(with_numbers, {}, Exchange(Group(), terms))
     found = follow(step, run, terms, run.micro_batch_size, 0, Hints(log=lines))
     assert found.error == ""
-    return step_log.text(lines)
+    return followed.text(lines)
 
 
 @cache

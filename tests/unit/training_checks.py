@@ -1,4 +1,4 @@
-"""Single checks of the training contract, run in this process."""
+"""Single checks of the contracts on training and on accumulation, run in this process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ROOT / "proofs" / "gradient-accumulation-training-v1" / "contract.yaml"
+KERNEL = ROOT / "proofs" / "gradient-accumulation-kernel-v1" / "contract.yaml"
 
 
 class Names:
@@ -27,8 +28,8 @@ class Names:
 
 @cache
 def checks() -> dict[str, Check]:
-    """The checks of the contract by id."""
-    return {c.id: c for c in plan(load(CONTRACT))}
+    """The checks of both contracts by id."""
+    return {c.id: c for path in (CONTRACT, KERNEL) for c in plan(load(path))}
 
 
 def found(name: str, subject: str = "") -> Finding:

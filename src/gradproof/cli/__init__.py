@@ -30,30 +30,44 @@ UNSERVED = {"GP495": 6, "GP496": 6}
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 RARELY = (200_000, 20, 20)  # Python's usual 700 costs a tenth of the time that `list` takes
 
-COMMANDS: Mapping[str, tuple[str, str]] = {  # name: where it is, and its line in the help
-    "init": ("init", "Write a workspace, with CI, around your own training loop."),
-    "verify": ("verify", "Plan, run, report and gate: the whole length."),
-    "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
-    "run": ("prove:run_tests", "Run the falsification tests on real PyTorch."),
-    "report": ("report", "Render the report again from the stored evidence."),
-    "gate": ("report:gate", "Judge the stored evidence. Runs and writes nothing."),
-    "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
-    "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
-    "list": ("list_checks", "List the planned checks with their bounds."),
-    "claims": ("claims", "Judge every claim of the field on the stored evidence."),
-    "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
-    "verify-bundle": ("attest:verify_bundle", "Judge such a folder, offline."),
-    "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
-    "replay": ("replay", "Replay the counterexample of an evidence file."),
-    "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
-    "watch": ("check:watch", "Run a training script and verify what one run can decide."),
-    "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
-    "config": ("config", "Show each setting with its value and its source."),
-    "doctor": ("doctor", "Test solver, CrossHair, torch and devices; warn of folders that shadow."),
-    "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
-    "sweep": ("plan_batch:sweep", "Measure throughput and gradient variance over the effective batch."),
-    "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
+GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where each is, and its line in the help
+    "Your own loop, without a workspace": {
+        "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
+        "watch": ("check:watch", "Run a training script and verify what one run can decide."),
+        "demo": ("demo", "Show a wrong loop, its verdict, the fix and the new verdict, in seconds."),
+        "init": ("init", "Write a workspace, with CI, around your own training loop."),
+    },
+    "A workspace": {
+        "verify": ("verify", "Plan, run, report and gate: the whole length."),
+        "gate": ("report:gate", "Judge the stored evidence. Runs and writes nothing."),
+        "report": ("report", "Render the report again from the stored evidence."),
+    },
+    "Parts of a workspace": {
+        "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
+        "run": ("prove:run_tests", "Run the falsification tests on real PyTorch."),
+        "list": ("list_checks", "List the planned checks with their bounds."),
+        "replay": ("replay", "Replay the counterexample of an evidence file."),
+        "claims": ("claims", "Judge every claim of the field on the stored evidence."),
+        "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
+        "config": ("config", "Show each setting with its value and its source."),
+    },
+    "Other runs, versions and machines": {
+        "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
+        "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
+        "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
+        "verify-bundle": ("attest:verify_bundle", "Judge such a folder, offline."),
+    },
+    "Rounding and batch sizes": {
+        "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
+        "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro-batch x accum-steps x ranks."),
+        "sweep": ("plan_batch:sweep", "Measure throughput and gradient variance over the effective batch."),
+    },
+    "Help": {
+        "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
+        "doctor": ("doctor", "Test solver, CrossHair, torch and devices; warn of folders that shadow."),
+    },
 }
+COMMANDS: Mapping[str, tuple[str, str]] = {name: row for group in GROUPS.values() for name, row in group.items()}
 
 _CODES = "\n".join(f"  {EXIT_CODE[e]}  {EXIT_MEANING[e]}" for e in Exit)
 _OTHERS = f"  6  no scheduler or no worker of --engine is left\n  {INTERRUPTED}  interrupted; what had finished is kept"
@@ -76,10 +90,32 @@ class Lazy(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word. Raises click.UsageError with the nearest command for a word that is none."""
+        word = args[0]
+        if word in COMMANDS or word.startswith("-"):
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(f"No such command {word!r}.{_meant(word)}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Names with one line each, from the table above."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """Names with one line each, from the table above, group by group."""
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in group.items()])
+
+
+def _meant(word: str) -> str:
+    """What somebody meant who wrote this instead of a command."""
+    from difflib import get_close_matches
+
+    if ".py:" in word:
+        return f" Did you mean 'gradproof check {word}'?"
+    if word.endswith(".py"):
+        return f" Did you mean 'gradproof watch -- python {word}'?"
+    near = get_close_matches(word.lower(), COMMANDS, 3, 0.6)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else " See 'gradproof --help'."
 
 
 @click.group(cls=Lazy, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

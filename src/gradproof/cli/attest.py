@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import Seconds, baseline, place, with_options
+from gradproof.cli.options import baseline, place, with_options
 
 if TYPE_CHECKING:
     from gradproof.core.outcome import Exit
@@ -26,13 +26,6 @@ MOST = 10
 @baseline
 @click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that is to be released.")
 @click.option("--no-queries", is_flag=True, help="Do not run proofs again to write their solver queries.")
-@click.option(
-    "--second-limit",
-    type=Seconds(),
-    default=20.0,
-    show_default=True,
-    help="Seconds of the second solver (cvc5) for each check.",
-)
 @click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]")
 @click.option(
     "--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY.pem", help="Sign with this ed25519 key."
@@ -40,8 +33,7 @@ MOST = 10
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @with_options
 def command(
-    options: Options, out: Path, wheel: Path | None, no_queries: bool, second_limit: float, sign: Path | None,
-    quiet: bool,
+    options: Options, out: Path, wheel: Path | None, no_queries: bool, sign: Path | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Write contracts, sources, evidence, reports, queries and digests to OUT_DIR, whole or not at all.
 
@@ -61,7 +53,7 @@ def command(
         signer = private_key(sign)
     session = open_session(options)
     with listening(quiet) as listener:
-        made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs, signer), listener)
+        made = attest(session, Wanted(out, wheel, not no_queries, options.jobs, signer), listener)
     for row in made.manifest.left_out[:MOST]:
         click.echo(f"left out: {row.check}: {row.reason}", err=True)
     if len(made.manifest.left_out) > MOST:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import as_json
+from gradproof.cli.options import ACCUM_STEPS, output_format, renamed
 from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
@@ -27,7 +27,7 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 
 
 @click.command("bound")
-@click.option("--n", "-n", type=int, default=4, show_default=True, help="Micro-batches of a window.")
+@renamed("-n", "--accum-steps", "n", old="--n", type=int, default=4, show_default=True, help=ACCUM_STEPS)
 @click.option("--buffer", type=click.Choice(BUFFERS), default="fp32", show_default=True, help="Format of the sum.")
 @click.option("--inputs", type=click.Choice(BUFFERS), help="Gradients are rounded to it first.  [default: not rounded]")
 @click.option("--scale", default="divide", show_default=True, help="divide, multiply (by fl(1/n)), after or none.")
@@ -42,10 +42,10 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 @click.option("--most", type=int, default=2**16, show_default=True, help="Largest N of --thresholds.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Write the certificate to this file.")
 @click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda.")
-@as_json
+@output_format("text", "json")
 def command(
     magnitude: str, tolerance: str | None, relative: str | None, elements: int | None, thresholds: bool, most: int,
-    certificate: Path | None, replay: str | None, json_: bool, **given: Any,
+    certificate: Path | None, replay: str | None, format_: str, **given: Any,
 ) -> int:  # fmt: skip
     """Bound the error of accumulating N gradients in floating point, and show an input that comes near the bound.
 
@@ -66,7 +66,7 @@ def command(
         setting = Setting(magnitude=rational(magnitude, "--magnitude"), **given)
         if thresholds:
             assert eps is not None
-            click.echo(ladder(setting, eps, most, json_))
+            click.echo(ladder(setting, eps, most, format_ == "json"))
             return EXIT_CODE[Exit.MET]
         made = answer(setting)
         norm = None if elements is None else Norm(made, elements)
@@ -84,7 +84,7 @@ def command(
             raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
         files.written(certificate, json.dumps(made.certificate) + "\n", "--certificate")
     shown = ShownBound(made, eps, norm, seen, relative is not None)
-    click.echo(json.dumps(shown.as_json()) if json_ else shown.stated())
+    click.echo(json.dumps(shown.as_json()) if format_ == "json" else shown.stated())
     beyond = seen is not None and seen.error > made.bound
     return EXIT_CODE[Exit.BROKEN if beyond else CODE[shown.outcome] if shown.outcome is not None else Exit.MET]
 
@@ -166,7 +166,10 @@ class ShownBound:
             *self._sizes(),
         ]
         if self.seen is not None:
-            lines.append(told_replay(self.seen, made.bound))
+            seen = self.seen
+            same = "to the last digit" if seen.equal else f"the model of rounding says {float(seen.model):.6e}"
+            beyond = "; BEYOND THE BOUND: these kernels round otherwise" if seen.error > made.bound else ""
+            lines.append(f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}")
         if made.certificate is not None:
             rows = len(made.certificate["rows"])
             lines.append(f"certificate: {rows} rows, accepted, sha256 {digest_of(made.certificate)[:16]}")
@@ -191,10 +194,3 @@ class ShownBound:
                 yield f"          no form for every size: {error}"
             else:
                 yield f"          |G - mean| <= {float(c):.6e} mean |g| + {float(a):.3e} at any size (KANI-GA-029)"
-
-
-def told_replay(seen: Replay, bound: Fraction) -> str:
-    """What torch did, in words."""
-    same = "to the last digit" if seen.equal else f"the model of rounding says {float(seen.model):.6e}"
-    beyond = "; BEYOND THE BOUND: these kernels round otherwise" if seen.error > bound else ""
-    return f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-FORMATS = ("text", "json", "md", "junit", "sarif", "github")
-how_much = together(
+FORMATS = ("text", "json", "md", "html", "junit", "sarif", "github")
+result = together(
+    click.option(
+        "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
+    ),
+    click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file."),
     click.option("-v", "--verbose", "much", flag_value="all", help="Print everything, not a few lines."),
     click.option("-q", "--quiet", "much", flag_value="red", help="Print only what is refuted or open, a line each."),
+    allow_undecided,
 )
-"""How much of a verification its text shows: a few lines, all, or what does not hold."""
+"""What `check` and `watch` do with a verification. `much`: its text is a few lines, all, or what does not hold."""
 
 
 SOON, LATE = 2.0, 30.0
@@ -63,12 +69,7 @@ SOON, LATE = 2.0, 30.0
     help="Seconds of CPU time in all; ten times as many on the clock.",
 )
 @click.option("--certificate", default="", metavar="FILE", help="Write the log of the run, for an independent checker.")
-@click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file instead of stdout.")
-@how_much
-@allow_undecided
+@result
 def command(
     target: str,
     time_limit: float,
@@ -155,8 +156,9 @@ def rendered(found: Verification, format_: str, much: str | None = None) -> str:
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if format_ in ("junit", "sarif", "github"):
-        made: str = import_module(f"gradproof.report.formats.{format_}").of_step(found)
+    if format_ in ("html", "junit", "sarif", "github"):
+        module = {"html": "page"}.get(format_, format_)
+        made: str = import_module(f"gradproof.report.formats.{module}").of_step(found)
         return made
     if format_ == "md":
         return step.render_markdown(found)
@@ -175,19 +177,14 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option("--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: the first]")
-@click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
-@how_much
-@allow_undecided
+@result
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(
     format_: str, out: Path | None, much: str | None, allow: tuple[str, ...], words: tuple[str, ...], **options: Any
 ) -> int:
     """Run a training script as it is, and verify what one run can decide.
 
-    The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
+    The script keeps its arguments, its output and its exit code. The result goes to stderr; with another --format
     and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
@@ -199,6 +196,9 @@ def watch(
     writable(out)
     if out is not None:
         cleared(out)
+    near = _near(words)
+    if near:
+        raise click.NoSuchOption(words[0], possibilities=near)
     script = script_of(words)
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
@@ -208,3 +208,11 @@ def watch(
     said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
     click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
     return code
+
+
+def _near(words: Sequence[str]) -> list[str]:
+    """The options of watch that the first word nearly is: click takes one that it does not know for the script."""
+    if not words or not words[0].startswith("--"):
+        return []
+    known = [name for parameter in watch.params for name in parameter.opts if name.startswith("--")]
+    return difflib.get_close_matches(words[0].partition("=")[0], known)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import engine, with_options, workspace_option
+from gradproof.cli.options import engine, output_format, with_options, workspace_option
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FILES = ("json", "md", "html")
 @click.command("claims")
 @workspace_option
 @click.option("-k", "select", multiple=True, metavar="TEXT", help="Only rows whose id has TEXT, in full (repeatable).")
-@click.option("--format", "format_", type=click.Choice(["text", *FILES]), default="text", show_default=True)
+@output_format("text", *FILES)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for claims.json, claims.md and claims.html; all rows."
 )
@@ -67,13 +67,12 @@ def ran(session: Session, select: tuple[str, ...]) -> Claims:
     """The rows, after a run of the checks that they name and of the stubs that these rest on."""
     from gradproof.cli.progress import listening
     from gradproof.extras.claims.load import chosen, claims_of, load
+    from gradproof.verdict.plan import with_stubs
 
     ledger = load(session.workspace.root, session.checks)
     names = {check.id for claim in chosen(ledger, select) for _, check in ledger.named[claim.id]}
-    while more := {d for c in session.checks if c.id in names for d in c.depends} - names:
-        names |= more
     with listening(quiet=False) as listener:
-        run = session.run([check for check in session.checks if check.id in names], listener)
+        run = session.run(with_stubs(session.checks, names), listener)
     return claims_of(session, ledger, run.statuses, select)
 
 

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import ENVIRONMENT, as_json, baseline, place, running, with_options
+from gradproof.cli.options import ENVIRONMENT, baseline, output_format, place, running, with_options
 from gradproof.contract.settings import demands_of
 
 if TYPE_CHECKING:
     from gradproof.session import Options, Session
-
-SCHEMA = "gradproof-config/1"
 
 
 @click.command("config")
 @place
 @running
 @baseline
-@as_json
+@output_format("text", "json")
 @with_options
-def command(options: Options, quiet: bool, json_: bool) -> int:
+def command(options: Options, quiet: bool, format_: str) -> int:
     """Show each setting with its value and its source: command line, environment, pyproject.toml or default.
 
     Then what a release demands beyond the contracts, and what is waived.
@@ -32,8 +30,8 @@ def command(options: Options, quiet: bool, json_: bool) -> int:
 
     session = Session(options)
     rows = [*_options(session), *_demands(session)]
-    if json_:
-        click.echo(json.dumps({"schema": SCHEMA, "settings": rows}, indent=1, ensure_ascii=False))
+    if format_ == "json":
+        click.echo(json.dumps({"schema": "gradproof-config/1", "settings": rows}, indent=1, ensure_ascii=False))
         return 0
     width = max(len(row["name"]) for row in rows)
     for row in rows:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import as_json
+from gradproof.cli.options import output_format
+from gradproof.report.text import compact
 
 if TYPE_CHECKING:
     from gradproof.report.diff import ComparedShape, Diff
@@ -20,8 +21,8 @@ SHOWN = 160
 @click.command("diff")
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@as_json
-def command(old: Path, new: Path, json_: bool) -> int:
+@output_format("text", "json")
+def command(old: Path, new: Path, format_: str) -> int:
     """Say what changed from OLD to NEW, and call a weakening a weakening.
 
     Both are contracts (contract.yaml, or workspaces), or both are evidence (report.json, or folders of reports). Exit
@@ -30,7 +31,7 @@ def command(old: Path, new: Path, json_: bool) -> int:
     from gradproof.report.diff import difference
 
     found = difference(old, new)
-    click.echo(found.model_dump_json(by_alias=True, indent=1) if json_ else "\n".join(stated(found)))
+    click.echo(found.model_dump_json(by_alias=True, indent=1) if format_ == "json" else "\n".join(stated(found)))
     return found.code
 
 
@@ -59,13 +60,6 @@ def _contract(row: ComparedShape) -> Iterator[str]:
 
 def _change(change: ChangeShape) -> str:
     way = change.direction.upper() if change.direction in ("weakened", "undecided") else change.direction
-    sides = [_short(x) for x in (change.old, change.new)]
+    sides = ["nothing" if x is None else compact(x, SHOWN) for x in (change.old, change.new)]
     values = "" if {change.old, change.new} <= {None, "it"} else f": {sides[0]} -> {sides[1]}"
     return f"{way:<12} {change.kind} {change.place}, {change.word}{values}"
-
-
-def _short(text: str | None) -> str:
-    if text is None:
-        return "nothing"
-    flat = " ".join(text.split())
-    return flat if len(flat) <= SHOWN else flat[: SHOWN - 3] + "..."

@@ -9,14 +9,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradproof.cli.options import as_json
+from gradproof.cli.options import output_format
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 
@@ -49,13 +49,14 @@ def shadows(folder: Path) -> list[Shadow]:
     """Everything in the folder that hides an installed package, by name. Raises OSError for a folder without entry."""
     folder = folder.resolve()
     known = installed()
+    elsewhere = [p for p in sys.path if Path(p or ".").resolve() != folder]
     found = []
     for name, entry in candidates(folder):
-        with searching([str(folder), *_elsewhere(folder)]):
+        with searching([str(folder), *elsewhere]):
             here = resolved(name)
         if here is None or not _inside(here, folder):
             continue
-        with searching(_elsewhere(folder)):
+        with searching(elsewhere):
             there = resolved(name)
         if there is not None and (_inside(there, folder) or here.origin is there.origin is None):
             continue
@@ -122,11 +123,6 @@ def searching(path: Sequence[str]) -> Iterator[None]:
         importlib.invalidate_caches()
 
 
-def _elsewhere(folder: Path) -> list[str]:
-    """sys.path without the folder."""
-    return [p for p in sys.path if Path(p or ".").resolve() != folder]
-
-
 def _inside(spec: ModuleSpec, folder: Path) -> bool:
     where = place(spec)
     return where not in ("built-in", "frozen") and Path(where).resolve().is_relative_to(folder)
@@ -139,8 +135,8 @@ NEEDED = ("torch", "z3", "crosshair")
 @click.command("doctor", epilog="Exit code 0: nothing to warn of; 1: a warning; 2: a mistake in the call.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Look here.  [default: this folder]")
 @click.option("--quick", is_flag=True, help="No self-tests: nothing is imported.")
-@as_json
-def command(folder: Path, quick: bool, json_: bool) -> int:
+@output_format("text", "json")
+def command(folder: Path, quick: bool, format_: str) -> int:
     """Self-test solver, CrossHair, torch, a worker, `check` and devices; say what is missing, and how to get it.
 
     Each self-test is a process of its own, with a question whose answer is known; one runs a check in a worker, one
@@ -148,13 +144,14 @@ def command(folder: Path, quick: bool, json_: bool) -> int:
     installed package, such as wandb/, is warned of: the import system is asked with the folder first and without it.
     """
     found = diagnosis(folder, quick)
-    click.echo(json.dumps(found) if json_ else stated(found))
+    click.echo(json.dumps(found) if format_ == "json" else stated(found))
     return EXIT_CODE[Exit.BROKEN if found["warnings"] else Exit.MET]
 
 
-def diagnosis(folder: Path, quick: bool = False) -> dict[str, Any]:
+def diagnosis(folder: Path, quick: bool) -> dict[str, Any]:
     """Versions, devices, self-tests and warnings. Raises GradproofError GP412 for a folder that cannot be read."""
     from gradproof.evidence.environment import PACKAGES, cuda_absent, environment
+    from gradproof.extras.selftest import run_all
 
     try:
         hidden = shadows(folder)
@@ -162,7 +159,7 @@ def diagnosis(folder: Path, quick: bool = False) -> dict[str, Any]:
         raise GradproofError("GP412", str(error), "a folder that can be read", "name another", str(folder)) from error
     versions, absent = environment(), cuda_absent()
     missing = [name for name in NEEDED if name not in versions]
-    tests = [] if quick else self_tests(absent)
+    tests = [] if quick else [asdict(test) for test in run_all(absent)]
     warnings = [s.stated() for s in hidden]
     get = {name: f"python -m pip install {PACKAGES[name]}" for name in missing}
     warnings += [f"{name} is not installed: what needs it cannot run; get it with: {get[name]}" for name in missing]
@@ -180,15 +177,6 @@ def diagnosis(folder: Path, quick: bool = False) -> dict[str, Any]:
         "shadows": [{**vars(s), "distributions": list(s.distributions)} for s in hidden],
         "warnings": warnings,
     }
-
-
-def self_tests(absent: str | None) -> list[dict[str, Any]]:
-    """Every self-test as JSON values. `absent`: why there is no CUDA device."""
-    from dataclasses import asdict
-
-    from gradproof.extras.selftest import run_all
-
-    return [asdict(test) for test in run_all(absent)]
 
 
 def stated(found: dict[str, Any]) -> str:

@@ -1,15 +1,18 @@
-"""`gradproof explain ID`: what a word of gradproof, or an id of the workspace, means."""
+"""`gradproof explain ID`: what a word of gradproof, or an id of the workspace, means, in at most 15 lines."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import place, verbose_option, with_options
 from gradproof.core.check import scope_words
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import (
@@ -24,71 +27,79 @@ from gradproof.core.outcome import (
     Outcome,
     Reach,
 )
-from gradproof.core.workspace import reference
+from gradproof.report.text import glossary
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
     from gradproof.session import Options, Session
 
-EFFECTS: Mapping[Effect, str] = {
-    Effect.DISCHARGED: "the check gave the answer that its claim expects",
-    Effect.BROKEN: "the check gave the opposite answer, or its controls show that it cannot be trusted",
-    Effect.OPEN: "the check gave no answer; nothing is known either way",
-}
-STRATEGIES: Mapping[str, str] = {
-    "exhaustive": "every path, over integers and rationals: no rounding; the run tells whether it was an induction",
-    "stub_float": "every float operation is replaced by a rounding stub, which is a checked claim of its own",
-    "compositional": "claims already proved stand for the parts that they speak about",
-    "bounded_int": "integers up to the bounds",
-    "bit_precise": "IEEE 754 arithmetic, bit for bit",
-    "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
-    "bit_exhaustive": "a 16-bit format: the exact worst case over every input up to the bounds decides",
-    "step_contract": "each named step contract is tried on directed steps and rests on evidence that is checked again",
-    "property test": "cases drawn by Hypothesis and run on real PyTorch; a failure shrinks",
-    "seeded bug": "the gate's own falsification: the checks that are named to kill a bug are run on it",
-}
-PROFILES: Mapping[str, str] = {
-    "ci": "every proof and CPU run is required; GPU rows are shown as open",
-    "release": "fresh GPU evidence is required as well",
-}
-
-GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas."""
-
-
-def glossary() -> dict[str, str]:
-    """The words and their meanings, from the page that comes with the reference workspace."""
-    root = reference()
-    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| ")]
-    return {words: meaning for words, meaning in rows if words != "word"}
-
 
 @click.command("explain")
 @click.argument("id_", metavar="ID")
 @place
+@verbose_option
 @with_options
-def command(options: Options, id_: str) -> int:
-    """Say what ID is: a code, an outcome, any word that gradproof prints, an obligation, a check or a mutant."""
+def command(options: Options, id_: str, verbose: bool) -> int:
+    """Say what ID is: a code, an outcome, any word that gradproof prints, an obligation, a check or a mutant.
+
+    At most 15 lines of 100 columns; --verbose has everything.
+    """
     lines = [*_word(id_)]
     if not lines:
         from gradproof.session import Session
 
-        session = Session(options)
-        readers = (_obligation, _check, _mutant, _gate)  # ids of the workspace, whatever their case
-        lines = [line for read in readers for line in read(session, id_.casefold())]
-        if not lines:
-            from gradproof.shadow.result import OBLIGATIONS, named
-
-            if (known := id_.upper()) not in OBLIGATIONS:
-                raise _unknown(id_, session)
-            lines = [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]  # in no contract of it
-    click.echo("\n".join(lines))
+        lines = lines_of(id_, Session(options))
+    click.echo("\n".join(lines if verbose else shortened(lines)))
     return 0
 
 
+def lines_of(word: str, session: Session) -> list[str]:
+    """All that is known of a word, or of an id of a workspace in whatever case. Raises GradproofError GP216."""
+    if lines := [*_word(word)]:
+        return lines
+    readers = (_obligation, _check, _mutant, _gate)
+    if lines := [line for read in readers for line in read(session, word.casefold())]:
+        return lines
+    from gradproof.shadow.result import OBLIGATIONS, named
+
+    if (known := word.upper()) not in OBLIGATIONS:
+        raise _unknown(word, session)
+    return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
+
+
+OBLIGATION = re.compile(r"[A-Z]+-[A-Z]+-\d+")
+"""The glossary has a sentence for each; the contract says the rest."""
+ROWS, WIDTH, ALIKE = 15, 100, 2
+TITLES = (", a check (", ", a mutant in ")
+KINDS = ("bound ", "assumes: ", "tolerance ", ": killed, ", ": SURVIVES, ", *TITLES)
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The same in 15 lines of 100 columns: the first of several alike, long lines cut, and how to see the rest."""
+    seen: Counter[str] = Counter()
+    kept: list[str] = []
+    left_out = False
+    for line in lines:
+        kind = next((k for k in KINDS if k in line), "")
+        if not line.startswith(" "):
+            left_out = kind in TITLES and seen[kind] > 0
+        seen[kind] += 1
+        if not left_out and (not kind or seen[kind] <= ALIKE):
+            kept.append(_cut(line))
+    while sum(-(-len(line) // WIDTH) for line in kept) >= ROWS:
+        kept.pop()
+    return kept if kept == list(lines) else [*kept, "--verbose prints everything."]
+
+
+def _cut(line: str) -> str:
+    """A detail in at most two rows, a title in five, and no broken word."""
+    indent = line[: len(line) - len(line.lstrip())]
+    most = (2 if indent else 5) * WIDTH - len(indent)
+    return indent + textwrap.shorten(line.strip(), most, placeholder=" ...", break_on_hyphens=False)
+
+
 def _word(word: str) -> Iterator[str]:
-    """Fixed words of gradproof."""
+    """Fixed words of gradproof: what the tables of the program say, then the page."""
     from gradproof.core.error_codes import EXPLANATIONS
     from gradproof.core.outcome import NEXT
 
@@ -101,51 +112,61 @@ def _word(word: str) -> Iterator[str]:
         for expect in Expect:
             yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
         yield f"Help: {NEXT[Outcome(upper)]}"
-    if upper in list(Effect):
-        yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
     if lower in list(Reach):
         yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
-    for exit_ in Exit:
-        if word in (exit_, str(EXIT_CODE[exit_])):
-            yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
-    if word == str(INTERRUPTED):
-        yield f"exit code {INTERRUPTED} (interrupted): interrupted; what had finished is kept."
-    for kind, table in (("a strategy", STRATEGIES), ("a gate profile", PROFILES)):
-        if lower in table:
-            yield f"{lower}, {kind}: {table[lower]}."
-    yield from (f"{words}: {meaning}" for words, meaning in glossary().items() if lower in words.lower().split(", "))
+    codes = {str(e): (str(EXIT_CODE[e]), EXIT_MEANING[e]) for e in Exit}
+    codes["interrupted"] = (str(INTERRUPTED), "interrupted; what had finished is kept")
+    for name, (code, meaning) in codes.items():
+        if word in (name, code):
+            lower = name
+            yield f"exit code {code} ({name}): {meaning}."
+    for words, (meaning, example) in glossary().items():
+        if lower in words.lower().split(", ") and not OBLIGATION.fullmatch(words):
+            yield f"{words}: {meaning}"
+            yield f"Example: {example}{'' if example.endswith('.') else '.'}"
 
 
 def _obligation(session: Session, name: str) -> Iterator[str]:
     from gradproof.shadow.result import named
 
+    plain = glossary()
     for contract in session.contracts:
         for o in contract.obligations:
             if o.id.casefold() != name:
                 continue
             yield f"{named(o.id)}: an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
+            if o.id in plain:
+                yield "  that is: {} Example: {}.".format(*plain[o.id])
+            mine = [c for c in session.checks if o.id in c.obligations]
+            if bugs := dict.fromkeys(m for c in mine for m in c.mutants):
+                yield f"  bugs that its checks must see: {', '.join(bugs)}"
+            yield f"  checks: {', '.join(c.id for c in mine)}"
+            yield f"  example: gradproof verify -k {o.id}"
+            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
             yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerance)
             yield from (f"  assumes: {a}" for a in o.assumptions)
-            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
-            yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
 
 
 def _check(session: Session, name: str) -> Iterator[str]:
+    properties = {o.id: o.property for contract in session.contracts for o in contract.obligations}
+    meanings = {words: meaning for words, (meaning, _) in glossary().items()}
     for check in session.checks:
         if check.id.casefold() != name and check.id.casefold().partition("@")[0] != name:
             continue
+        claims = "; ".join(f"{o}, {properties[o]}" for o in check.obligations) or "nothing by itself"
         yield f"{check.id}, a check ({check.kind}, layer {check.layer}): {check.title}"
-        yield f"  claims: {', '.join(check.obligations) or 'nothing by itself'}; expects: {check.expect}"
-        yield f"  strategy: {check.strategy}: {STRATEGIES.get(check.strategy, 'not described')}"
-        yield f"  harness: {check.harness or '-'}; subject: {check.subject or '-'}"
-        yield from (f"  bound {b.name} = {b.value}: {b.reason}" for b in check.bounds)
-        yield from (f"  assumes: {a}" for a in check.assumptions)
-        yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
-        yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
+        yield f"  claims: {claims}; expects: {check.expect}"
+        yield f"  strategy: {check.strategy}: {meanings.get(check.strategy, 'not described')}"
         status = session.statuses([check])[check.id]
         why = f" ({status.reason})" if status.reason else ""
         yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
+        yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
+        yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
+        yield f"  example: gradproof verify -k {check.id}"
+        yield f"  harness: {check.harness or '-'}; subject: {check.subject or '-'}"
+        yield from (f"  bound {b.name} = {b.value}: {b.reason}" for b in check.bounds)
+        yield from (f"  assumes: {a}" for a in check.assumptions)
         if status.evidence is not None and status.fresh:
             yield from _justification(status.evidence.finding.stats)
 
@@ -177,6 +198,7 @@ def _mutant(session: Session, name: str) -> Iterator[str]:
                     where = f", a bug of {control.reference}" if control.reference else ""
                     killed = "killed" if control.killed else "SURVIVES"
                     yield f"  {check.id}: {killed}, {control.outcome} on {control.clause}{where}"
+        yield f"  example: gradproof verify -k {killers[0].id}"
 
 
 def _gate(session: Session, name: str) -> Iterator[str]:
@@ -189,12 +211,13 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
             asked = gate.require.stated() if gate.require else {}
             yield from (f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in asked.items())
+            yield f"  example: gradproof gate --contract {contract.id}"
 
 
 def _unknown(name: str, session: Session) -> GradproofError:
     from gradproof.core.error_codes import EXPLANATIONS
 
-    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *STRATEGIES, *PROFILES]
+    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *(w for row in glossary() for w in row.split(", "))]
     known += [c.id for c in session.checks] + [m for c in session.checks for m in c.mutants]
     known += [o.id for contract in session.contracts for o in contract.obligations]
     folded = {k.casefold(): str(k) for k in known}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import output_format, place, with_options
 from gradproof.core.outcome import EXIT_MEANING, Effect, Exit, Layer
 
 if TYPE_CHECKING:
@@ -71,11 +71,6 @@ def _check(ruling: Ruling) -> dict[str, Any]:
     }
 
 
-def optional(row: Mapping[str, Any]) -> bool:
-    """Whether a check is open and nothing demands it here: a GPU row in profile ci."""
-    return row["state"] == Effect.OPEN and row["layer"] == Layer.CUDA and not row["required"]
-
-
 # -- A graph of contracts as a text tree, as Graphviz DOT, and as a Mermaid flowchart.
 DEPTHS = ("contracts", "obligations", "checks")
 COLOURS: Mapping[str, str] = {"DISCHARGED": "#1a7f37", "BROKEN": "#cf222e", "OPEN": "#9a6700", ABSENT: "#6e7781"}
@@ -110,7 +105,8 @@ def _stated(row: Mapping[str, Any]) -> str:
     words = [f"{row['state']:<10}", row["id"], row["outcome"]]
     words += ["as expected"] if row["expect"] == "refuted" and row["state"] == "DISCHARGED" else []
     words += [f"rests on {', '.join(row['depends_on'])}"] if row["depends_on"] else []
-    return "  ".join([*words, "not required"] if optional(row) else words)
+    spare = row["state"] == Effect.OPEN and row["layer"] == Layer.CUDA and not row["required"]  # in profile ci
+    return "  ".join([*words, "not required"] if spare else words)
 
 
 def _branches(trees: Sequence[Tree], lead: str) -> Iterator[str]:
@@ -176,7 +172,7 @@ DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "m
 
 @click.command("graph")
 @place
-@click.option("--format", "format_", type=click.Choice([*DRAWN, "json"]), default="text", show_default=True)
+@output_format(*DRAWN, "json")
 @click.option(
     "--depth", type=click.Choice(DEPTHS), default="checks", show_default=True,
     help="How far down; JSON has everything.",

@@ -16,6 +16,7 @@ import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gradproof import __version__
+from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_all
 from gradproof.core.workspace import CONTENT
@@ -251,10 +252,8 @@ def write(made: Mapping[Path, str], *, force: bool = False) -> None:
 @click.option("--loop", required=True, metavar="FILE.py:FUNCTION", help="The function that trains; it takes the run.")
 @click.option("--ci", type=click.Choice(CI), default="github", show_default=True, help="Write a file for this CI.")
 @click.option("--name", metavar="NAME", help="Name of the contract.  [default: FUNCTION-accumulation-v1]")
-@click.option(
-    "--accum-steps", type=click.IntRange(2, 64), default=4, show_default=True, help="Micro-batches of a window."
-)
-@click.option("--micro-batch", type=click.IntRange(1, 1024), default=2, show_default=True, help="Samples in each.")
+@click.option("--accum-steps", type=click.IntRange(2, 64), default=4, show_default=True, help=ACCUM_STEPS)
+@click.option("--micro-batch", type=click.IntRange(1, 1024), default=2, show_default=True, help=MICRO_BATCH)
 @click.option(
     "--tail", type=click.IntRange(0), default=0, show_default=True, help="Micro-batches of a short last window."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import as_json, place, with_options
+from gradproof.cli.options import output_format, place, with_options
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @click.command("merge")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
 @place
-@as_json
+@output_format("text", "json")
 @with_options
-def command(options: Options, folders: tuple[Path, ...], json_: bool) -> int:
+def command(options: Options, folders: tuple[Path, ...], format_: str) -> int:
     """Take the evidence of other folders of reports into this workspace; `gradproof gate` judges it.
 
     Evidence is taken where it would be believed here: whole, of a planned check, and of the claim as it stands. Two
@@ -36,7 +36,7 @@ def command(options: Options, folders: tuple[Path, ...], json_: bool) -> int:
     checks = [check for checks in session.plans.values() for check in checks]
     merged = merge(checks, Store(session.workspace), folders)
     exit_ = Exit.NOTHING if merged.nothing else Exit.OPEN if merged.missing else Exit.MET
-    if json_:
+    if format_ == "json":
         click.echo(json.dumps(_data(merged, exit_), indent=1, ensure_ascii=False))
     else:
         _words(merged, exit_)

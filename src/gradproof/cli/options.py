@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +19,31 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
-NAMES = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
-ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in NAMES}
+ENVIRONMENT = {n: f"GRADPROOF_{n.upper()}" for n in ("profile", "jobs", "time_limit", "memory_limit", "baseline")}
+
+
+class Renamed(click.Option):
+    """An option whose `old` names work as before, and are not shown."""
+
+    def __init__(self, declared: Sequence[str], old: Sequence[str] = (), **given: Any) -> None:
+        super().__init__([*declared, *old], **given)
+        self.old = frozenset(old)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The row of the help, with the names of today."""
+        shown = copy(self)
+        shown.opts = [name for name in self.opts if name not in self.old]
+        return super(Renamed, shown).get_help_record(ctx)
+
+
+def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
+    """An option that was called `old` before."""
+    return click.option(*names, cls=Renamed, old=[old], **given)
+
+
+MICRO_BATCH, ACCUM_STEPS = "Samples of a micro-batch.", "Micro-batches of a window."
+json_option = click.option("--json", "json_", is_flag=True, help="The same as --format json.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print everything, not a few lines.")
 
 
 class Seconds(click.FloatRange):
@@ -58,7 +81,7 @@ place = together(
         default="ci",
         show_default=True,
         envvar=ENVIRONMENT["profile"],
-        help="Gate.",
+        help="What the gate requires.",
     ),
 )
 selecting = click.option(
@@ -96,7 +119,7 @@ running = together(
     ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     engine,
-    click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress, and nothing on stdout."),
 )
 baseline = click.option(
     "--baseline",
@@ -113,7 +136,30 @@ allow_undecided = click.option(
     help="Exit 0 although this obligation is undecided; never if it is refuted (repeatable).",
 )
 """For what ends with a Verification; `request.allowed` judges the names."""
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
+
+
+def output_format(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """`--format` with these names, the first by default, and `--json`, handed over as `format_`.
+
+    Raises click.UsageError where both name a format.
+    """
+
+    def add(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def merged(*, format_: str, json_: bool, **given: Any) -> int:
+            if json_ and format_ not in (names[0], "json"):
+                raise click.UsageError(f"--json and --format {format_}: leave one out")
+            return function(format_="json" if json_ else format_, **given)
+
+        choice, default = click.Choice(names), names[0]
+        named = click.option(
+            "--format", "format_", type=choice, default=default, show_default=True, help="Of the result."
+        )
+        return together(named, json_option)(merged)
+
+    return add
+
+
 sharding = together(
     click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow."),
     click.option(
@@ -155,10 +201,10 @@ def sharded(chosen: Sequence[Check], shard: str | None, seconds: Path | None) ->
         if seconds is not None:
             raise GradproofError("GP485", "--shard-seconds without --shard", "both or neither", "add --shard i/n")
         return list(chosen)
-    part = parse(shard)
-    parts = partition(chosen, part.of, {} if seconds is None else seconds_of(seconds))
-    mine = parts[part.index - 1]
-    click.echo(f"shard {part}: {len(mine)} of {len(chosen)} checks, cut {fingerprint(parts)}", err=True)
+    index, of = parse(shard)
+    parts = partition(chosen, of, {} if seconds is None else seconds_of(seconds))
+    mine = parts[index - 1]
+    click.echo(f"shard {shard}: {len(mine)} of {len(chosen)} checks, cut {fingerprint(parts)}", err=True)
     return mine
 
 
@@ -168,24 +214,13 @@ MOST = 1000
 _SHARD = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Shard number `index`, from 1, of `of`."""
-
-    index: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.of}"
-
-
-def parse(text: str) -> Shard:
-    """`i/n`. Raises GradproofError GP480."""
+def parse(text: str) -> tuple[int, int]:
+    """The number of a shard, from 1, and of how many. Raises GradproofError GP480 for what is no `i/n`."""
     match = _SHARD.fullmatch(text)
-    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
-    if not 1 <= shard.index <= shard.of <= MOST:
+    index, of = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= index <= of <= MOST:
         raise GradproofError("GP480", f"--shard {text!r}", f"i/n with 1 <= i <= n <= {MOST}", "such as --shard 1/4")
-    return shard
+    return index, of
 
 
 def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) -> list[list[Check]]:
@@ -193,27 +228,21 @@ def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) ->
 
     The longest first, each to the shard that is done soonest with it and the stubs that it is the first there to need.
     """
-    known = {check.id: check for check in checks}
-    shared = {name for check in checks for name in check.depends if name in known}
+    from gradproof.verdict.plan import with_stubs
+
+    shared = {name for check in checks for name in check.depends} & {check.id for check in checks}
     held: list[set[str]] = [set() for _ in range(of)]
     loads = {gpu: [0.0] * of for gpu in (False, True)}
     weight = {c.id: seconds.get(c.id) or c.time_limit for c in checks}
     for check in sorted(checks, key=lambda c: (c.id in shared, -weight[c.id], c.id)):
         if check.id in shared and any(check.id in names for names in held):
             continue
-        needs, load = _needs(check, known), loads[check.layer is Layer.CUDA]
+        needs, load = {c.id for c in with_stubs(checks, {check.id})}, loads[check.layer is Layer.CUDA]
         costs = [load[i] + sum(weight[name] for name in needs - held[i]) for i in range(of)]
         chosen = costs.index(min(costs))
         held[chosen] |= needs
         load[chosen] = costs[chosen]
     return [[check for check in checks if check.id in names] for names in held]
-
-
-def _needs(check: Check, known: Mapping[str, Check]) -> set[str]:
-    names = {check.id}
-    while more := {d for name in names for d in known[name].depends if d in known} - names:
-        names |= more
-    return names
 
 
 def fingerprint(parts: Iterable[Iterable[Check]]) -> str:
@@ -223,7 +252,7 @@ def fingerprint(parts: Iterable[Iterable[Check]]) -> str:
 
 def seconds_of(path: Path) -> dict[str, float]:
     """Seconds by check id, from a report.json or a folder of reports. Raises GradproofError GP485."""
-    places = [path] if path.is_file() else [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))]]
+    places = [path] if path.is_file() else [path / "report.json", *sorted(path.glob("*/report.json"))]
     found: dict[str, float] = {}
     for place in [p for p in places if p.is_file()]:
         try:

@@ -8,7 +8,6 @@ an earlier run wrote is taken away before a contract is loaded, but for the summ
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gradproof.cli.options import together
+from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core.outcome import EXIT_MEANING, Exit
@@ -38,6 +37,8 @@ NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
 ONE_EACH = "{contract}"
 SUMMARY = "GITHUB_STEP_SUMMARY"
 EVENTS = "gradproof-events/1"
+WARNINGS = 2
+"""Of contracts, on stderr, where --verbose does not ask for all."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ formats = together(
         metavar="NAME[=PATH]",
         help=f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]",
     ),
-    click.option("--json", "json_", is_flag=True, help="The same as --format json."),
+    json_option,
 )
 
 
@@ -64,27 +65,22 @@ def asked(texts: Sequence[str], json_: bool) -> list[Output]:
     """The outputs of a command line. Raises GradproofError GP430, GP431 and GP434."""
     outputs = [_output(text) for text in [*texts, *(["json"] if json_ and "json" not in texts else [])]]
     loud = [o.name for o in outputs if o.path is None or o.name == "github"]
-    if not loud:
-        return [*_apart(outputs), Output("text", None)]
     if len(loud) > 1:
         found, help = f"{' and '.join(loud)}, all on stdout", f"give the others a path: {loud[-1]}=FILE"
         raise GradproofError("GP430", found, "one output on stdout", help)
-    return _apart(outputs)
-
-
-def _apart(outputs: list[Output]) -> list[Output]:
     paths = [os.path.abspath(o.path) for o in outputs if o.path is not None and not is_stream(o.path)]
     twice = next((p for p in paths if paths.count(p) > 1), None)
     if twice is not None:
         raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "correct --format")
-    return outputs
+    return outputs if loud else [*outputs, Output("text", None)]
 
 
 def _output(text: str) -> Output:
     name, sign, path = text.partition("=")
     if name not in NAMES or (sign and not path):
-        near = difflib.get_close_matches(name, NAMES, 1)
-        help = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
+        from gradproof.contract.yaml_reader import meant
+
+        help = "NAME or NAME=PATH" if name in NAMES else meant(name, NAMES, "NAME or NAME=PATH")
         raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", help)
     if name == "ndjson" and ONE_EACH in path:
         raise GradproofError("GP434", f"--format {text!r}", "one path for all contracts", f"leave {ONE_EACH} out")
@@ -92,21 +88,12 @@ def _output(text: str) -> Output:
     return Output(name, path if sign and not stdout else None)
 
 
-def paged(outputs: Sequence[Output], contracts: int) -> None:
-    """Raises GradproofError GP432 for one page of several contracts."""
-    alone = [o for o in outputs if o.name == "html" and (o.path is None or ONE_EACH not in o.path)]
-    if contracts > 1 and alone:
-        help = f"put {ONE_EACH} into the path, or name one contract with --contract"
-        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
-
-
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
-    def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
+    def __init__(self, outputs: Sequence[Output], warning: str | None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[tuple[str | None, TextIO]] = []
-        paged(outputs, contracts)
 
     @property
     def table(self) -> bool:
@@ -114,10 +101,12 @@ class Outputs:
         return any(o == Output("text", None) for o in self.outputs)
 
     def __enter__(self) -> Outputs:
-        for output in self.outputs:
-            if output.name == "ndjson":
-                stream = sys.stdout if output.path is None else self._open(output.path)
-                self.streams.append((output.path, stream))
+        for path in (o.path for o in self.outputs if o.name == "ndjson"):
+            try:
+                stream = sys.stdout if path is None else self.stack.enter_context(opened(Path(path), "w"))
+            except OSError as error:
+                raise unwritten(str(path), error) from error
+            self.streams.append((path, stream))
         try:
             self._tell({"event": "begin", "schema": EVENTS} | ({"warning": self.warning} if self.warning else {}))
         except GradproofError:
@@ -128,12 +117,6 @@ class Outputs:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # every event was flushed, so this was reported already
             self.stack.close()
-
-    def _open(self, path: str) -> TextIO:
-        try:
-            return self.stack.enter_context(opened(Path(path), "w"))
-        except OSError as error:
-            raise unwritten(path, error) from error
 
     def listener(self, inner: Listener) -> Listener:
         """What hears the run: `inner`, and the streams."""
@@ -208,26 +191,18 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         text: str = import_module(f"gradproof.report.formats.{name}").render(reports)
         return text
     if name == "text":
-        return _plain(reports)
+        from gradproof.report.formats import markdown
+
+        return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
+    if name == "html" and len(reports) > 1:
+        from gradproof.report.formats.html import overview
+
+        return overview(reports, {}, Path(reports[0]["workspace"]))
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
     return "\n".join(rendering(name)(report) for report in reports)
-
-
-def _plain(reports: Sequence[Report]) -> str:
-    """The tables of the terminal, without colour."""
-    import io
-
-    from rich.console import Console
-
-    from gradproof.report.formats import terminal
-
-    page = io.StringIO()
-    for report in reports:
-        terminal.render(report, Console(file=page, width=120, no_color=True))
-    return page.getvalue()
 
 
 def _github(output: Output, reports: Sequence[Report]) -> None:
@@ -265,7 +240,6 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     paths = [Path(p) for o in outputs if o.path is not None for p in _each(o.path, names)]
     for path in paths:
         allowed(path, "--format")
-    paged(outputs, len(names))
     if workspace is not None:
         own = _reports_of(workspace, names) if reports else []
         _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)
@@ -275,7 +249,16 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
         return warned(Session(options))
     except GradproofError as error:
         if reports and workspace is not None and error.code not in ASKED_WRONGLY:
-            _unstarted(workspace, names, error, names if options.contracts else None)
+            from gradproof.report.build import outdate
+            from gradproof.session import INDEX
+
+            where = f"{error.where}: " if error.where else ""
+            why = f"the run could not start: {where}{error.code}: {error.found}"
+            with suppress(OSError):
+                (workspace.reports / INDEX).unlink(missing_ok=True)
+            for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
+                with suppress(OSError):  # a report that cannot be written stays
+                    outdate(folder, why, names if options.contracts else None)
         raise
 
 
@@ -325,16 +308,6 @@ def _named(workspace: Workspace, options: Options) -> list[str]:
     return known + [contract_id(Path(name)) for name in options.contracts if name not in known and is_file(Path(name))]
 
 
-def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError, only: Sequence[str] | None) -> None:
-    """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
-    from gradproof.report import build as reports
-
-    why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
-    for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
-        with suppress(OSError):
-            reports.outdate(folder, why, only)
-
-
 # -- What commands print besides a report.
 def open_session(options: Options) -> Session:
     """A session; one line on stderr, whatever else is quiet, where it judges another workspace than the caller's."""
@@ -350,26 +323,15 @@ def warned(session: Session) -> Session:
     return session
 
 
-def problems(session: Session, quiet: bool) -> None:
-    """The contracts' warnings, one line each."""
-    if quiet:
-        return
-    for contract in session.contracts:
-        for w in contract.warnings:
-            click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+def problems(session: Session, quiet: bool, most: int | None = None) -> None:
+    """The contracts' warnings on stderr, one line each; `most` of them, None for all."""
+    from gradproof.report.text import plural
 
-
-def verdict_line(report: Mapping[str, Any], page: Path) -> None:
-    """The verdict in one line on stderr, how much was run, and where the page is."""
-    verdict, rows = report["verdict"], report["checks"]
-    cached = sum(row["cached"] for row in rows)
-    ran = sum(row["fresh"] and not row["cached"] for row in rows)
-    click.echo(
-        f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
-        err=True,
-    )
-    click.echo(f"report: {page}", err=True)
+    found = [] if quiet else [w for contract in session.contracts for w in contract.warnings]
+    for w in found[:most]:
+        click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+    if most is not None and len(found) > most:
+        click.echo(f"and {plural(len(found) - most, 'more warning')}: --verbose shows all", err=True)
 
 
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
@@ -404,19 +366,44 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
     click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")
 
 
-def published(session: Session, run: Outcomes, claims: Claims | None, table: bool) -> list[dict[str, Any]]:
-    """The reports of a run, after each was written, shown as a table where that is asked for, and summed up."""
+def earlier(session: Session) -> list[Report]:
+    """The reports of the run before, as far as there are whole ones; ask before a run marks them."""
+    from gradproof.report.formats.summary import facts
+    from gradproof.report.text import when
+
+    found = []
+    for contract in session.contracts:
+        try:
+            report = json.loads(session.report_path(contract, "json").read_text(encoding="utf-8"))
+            if report["contract"]["id"] == contract.id and report["checks"]:
+                facts([report])  # each raises for what is no report
+                when(report["generated_at"])
+                found.append(report)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+    return found
+
+
+def published(
+    session: Session, run: Outcomes, claims: Claims | None, before: Sequence[Report], text: bool, verbose: bool
+) -> list[dict[str, Any]]:
+    """The reports of a run, after each was written, and shown.
+
+    The verdict goes to stdout, or to stderr where stdout has the tables, another format or nothing. `text`: whether
+    words go to stdout.
+    """
     from rich.console import Console
 
-    from gradproof.report.formats import terminal
+    from gradproof.report.formats import markdown, summary
 
     reports = session.reports(run)
-    for contract, report in zip(session.contracts, reports, strict=True):
+    for report in reports:
         report |= about(claims, report)
-        page = session.write(contract, report)
-        if table:
-            terminal.render(report, Console())
-        verdict_line(report, page)
+    page = session.write(reports)
+    for report in reports if text and verbose else ():
+        markdown.draw(markdown.overview(report), Console())
+    console = Console(stderr=verbose or not text)
+    summary.render(reports, console, before, page, None if verbose else summary.LINES)
     return reports
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
 import click
 
-from gradproof.cli.options import as_json
+from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, output_format, renamed
 from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
@@ -20,29 +21,29 @@ NOW = "now"
 
 
 @click.command("plan-batch")
-@click.option("--micro", "-b", type=int, metavar="B", help="Samples of a micro-batch, on one rank.")
-@click.option("--accum", "-n", type=int, metavar="N", help="Micro-batches of a window.")
+@renamed("-b", "--micro-batch", "micro", old="--micro", type=int, metavar="B", help=MICRO_BATCH)
+@renamed("-n", "--accum-steps", "accum", old="--accum", type=int, metavar="N", help=ACCUM_STEPS)
 @click.option("--effective", "target", type=int, metavar="E", help="Samples of one optimizer step, over all ranks.")
-@click.option("--world", type=int, default=1, show_default=True, help="Ranks.")
+@renamed("--ranks", "world", old="--world", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option("--batches", type=int, metavar="M", help="Micro-batches of an epoch, on one rank.")
 @click.option("--epochs", type=int, default=1, show_default=True, help="Epochs of the training.")
 @click.option("--compare", metavar="N,N,...", help="Accumulations to compare.  [default: 1,2,4,8,16,32]")
 @click.option(
     "--keep-effective", is_flag=True, help="Compare at the same effective batch, not at the same micro-batch."
 )
-@as_json
+@output_format("text", "json")
 def command(
     micro: int | None, accum: int | None, target: int | None, world: int, batches: int | None, epochs: int,
-    compare: str | None, keep_effective: bool, json_: bool,
+    compare: str | None, keep_effective: bool, format_: str,
 ) -> int:  # fmt: skip
-    """Plan batch sizes: effective = micro x accum x world, from any two of the three sizes.
+    """Plan batch sizes: effective = micro-batch x accum-steps x ranks, from any two of the three sizes.
 
     What does not divide is an error that names the nearest sizes. Steps are counted with the tail stepped.
     """
     plan = planned(micro, accum, target, world, batches, epochs)
     values = COMPARED if compare is None else listed(compare, "--compare", "GP413")
     rows = list(compared(plan, values, keep_effective))
-    if json_:
+    if format_ == "json":
         found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
         click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
     else:
@@ -103,24 +104,25 @@ def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
 
 
 @click.command("sweep", epilog="Exit code 0: measured; 2: a mistake in the call; 4: there is no such device.")
-@click.option(
-    "--accumulate", default="1,2,4,8,16", show_default=True, metavar="N,N,...", help="Micro-batches a window."
-)
-@click.option("--micro-batch", "micro", type=int, default=16, show_default=True, help="Samples, the same for every N.")
+@renamed(
+    "--accum-steps", "accumulate", old="--accumulate", default="1,2,4,8,16", metavar="N,N,...", help=ACCUM_STEPS,
+    show_default=True,
+)  # fmt: skip
+@click.option("--micro-batch", "micro", type=int, default=16, show_default=True, help=MICRO_BATCH)
 @click.option("--num-steps", "steps", type=int, default=20, show_default=True, help="Timed optimizer steps of each N.")
 @click.option("--net", type=click.Choice(["char", "mlp"]), default="char", show_default=True, help="What is trained.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--ranks", type=int, default=1, show_default=True, help="Processes that share gradients over gloo.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and data.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random stream.")
 @click.option("--draws", type=int, default=100, show_default=True, help="Estimates a variance; 0: no variance.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the curve as SVG to this file.")
 @click.option("--plot-variance", type=click.Path(path_type=Path), help="Write the variance as SVG to this file.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@as_json
+@output_format("text", "json")
 def sweep(
     accumulate: str, micro: int, steps: int, net: str, device: str, ranks: int, seed: int, draws: int,
-    out: Path | None, plot: Path | None, plot_variance: Path | None, quiet: bool, json_: bool,
+    out: Path | None, plot: Path | None, plot_variance: Path | None, quiet: bool, format_: str,
 ) -> int:  # fmt: skip
     """Measure samples per second over the effective batch, and the variance of the gradient beside it.
 
@@ -131,35 +133,18 @@ def sweep(
     from gradproof.extras.studies.sources import text
     from gradproof.extras.studies.sweep import Asked, made, refused, stated, throughput_svg, variance_svg
 
-    asked = Asked(net, micro, listed(accumulate, "--accumulate", "GP421"), steps, ranks, device, seed, draws)
+    asked = Asked(net, micro, listed(accumulate, "--accum-steps", "GP421"), steps, ranks, device, seed, draws)
     refused(asked)
     for option, path in (("--out", out), ("--plot", plot), ("--plot-variance", plot_variance)):
         writable(path, option)
-    with progress(quiet, asked.total()) as tick:
-        document = made(asked, tick)
+    shown, label = io.StringIO() if quiet else sys.stderr, f"measuring {asked.total()} parts"
+    with click.progressbar(length=asked.total(), label=label, file=shown) as bar:
+        document = made(asked, lambda: bar.update(1))
     if out is not None:
         written(out, text(document))
     if plot is not None and document.rows:
         written(plot, throughput_svg(document))
     if plot_variance is not None and document.variance is not None:
         written(plot_variance, variance_svg(document.variance))
-    click.echo(text(document).rstrip("\n") if json_ else stated(document))
+    click.echo(text(document).rstrip("\n") if format_ == "json" else stated(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]
-
-
-@contextmanager
-def progress(quiet: bool, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr where that is a terminal, as long as it lasts; what is called after each part."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda: None
-    elif not console.is_terminal:
-        click.echo(f"measuring: {total} parts", err=True)
-        yield lambda: None
-    else:
-        with Progress(BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda: bar.advance(task)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import as_json, place, running, selecting, sharded, sharding, with_options
+from gradproof.cli.options import output_format, place, running, selecting, sharded, sharding, with_options
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @selecting
 @running
 @sharding
-@as_json
+@output_format("text", "json")
 @with_options
-def command(options: Options, quiet: bool, json_: bool, shard: str | None, shard_seconds: Path | None) -> int:
+def command(options: Options, quiet: bool, format_: str, shard: str | None, shard_seconds: Path | None) -> int:
     """Run the proofs (Z3, CrossHair, the recorded step), and the claims of the stubs that they rest on."""
     kinds = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
     layers = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
-    return some(options, kinds, layers, layers, quiet, json_, shard, shard_seconds)
+    return some(options, kinds, layers, layers, quiet, format_, shard, shard_seconds)
 
 
 def some(
@@ -37,13 +37,15 @@ def some(
     layers: Iterable[Layer],
     demanded: Iterable[Layer],
     quiet: bool,
-    json_: bool,
+    format_: str,
     shard: str | None,
     shard_seconds: Path | None,
 ) -> int:
     """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
     from gradproof.cli.outputs import open_session, problems, selection
     from gradproof.cli.progress import listening
+    from gradproof.verdict.judge import judge
+    from gradproof.verdict.plan import Policy
 
     session = open_session(options)
     chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)
@@ -53,8 +55,9 @@ def some(
     problems(session, quiet)
     with listening(quiet) as listener:
         run = session.run(chosen, listener)
-    verdict = session.judged_only(chosen, run.statuses, demanded)
-    selection(verdict, json_, shard, session.workspace.warning)
+    policy = Policy(session.options.profile, (), restricted=True, demanded=frozenset(demanded))
+    verdict = judge(chosen, run.statuses, policy)
+    selection(verdict, format_ == "json", shard, session.workspace.warning)
     return INTERRUPTED if run.interrupted else verdict.code
 
 
@@ -69,10 +72,10 @@ LAYERS = {"cpu": (Layer.CPU,), "cuda": (Layer.CUDA,), "all": (Layer.CPU, Layer.C
 @click.option("--device", type=click.Choice(list(LAYERS)), default="cpu", show_default=True, help="Where to run.")
 @running
 @sharding
-@as_json
+@output_format("text", "json")
 @with_options
 def run_tests(
-    options: Options, device: str, quiet: bool, json_: bool, shard: str | None, shard_seconds: Path | None
+    options: Options, device: str, quiet: bool, format_: str, shard: str | None, shard_seconds: Path | None
 ) -> int:
     """Run the falsification tests on real PyTorch.
 
@@ -81,4 +84,4 @@ def run_tests(
     """
     layers = LAYERS[device]
     demanded = layers if device != "all" or options.profile == "release" else (Layer.CPU,)
-    return some(options, (Kind.TORCH,), layers, demanded, quiet, json_, shard, shard_seconds)
+    return some(options, (Kind.TORCH,), layers, demanded, quiet, format_, shard, shard_seconds)

@@ -7,33 +7,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
+from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, verbose_option, with_options
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome, worst
-from gradproof.core.workspace import FOLDERS, Workspace
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, worst
+from gradproof.core.workspace import FOLDERS
 from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:
-    from gradproof.cli.outputs import Output
     from gradproof.extras.claims.load import ClaimLedger
+    from gradproof.report.formats.summary import Facts
     from gradproof.session import Options, Session
 
 
 # -- Watching: the files that evidence rests on, and the checks that must run again when one of them changes.
 Seen = Mapping[Path, tuple[int, int, int]]
-
-
-def seen(workspace: Workspace, statuses: Iterable[EvidenceStatus], also: Iterable[Path] = ()) -> Seen:
-    """Every file of the workspace's content, of the claims of this evidence, and `also`, as it is now."""
-    return _stats({*_content(workspace.root), *_claimed(workspace.root, statuses), *also})
 
 
 def _stats(paths: Iterable[Path]) -> Seen:
@@ -45,12 +40,6 @@ def _stats(paths: Iterable[Path]) -> Seen:
             continue
         found[path] = (stat.st_ino, stat.st_size, stat.st_ctime_ns)
     return found
-
-
-def named(workspace: Workspace, statuses: Iterable[EvidenceStatus], before: Seen) -> Seen:
-    """`before`, and the files outside the content that claims name for the first time: those were read just now."""
-    found = _stats(set(_claimed(workspace.root, statuses)) - set(_content(workspace.root)) - set(before))
-    return {**before, **found}
 
 
 def _content(root: Path) -> Iterator[Path]:
@@ -73,10 +62,9 @@ def affected(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) ->
 
     A crash, and a run that ended without a word on its files, may rest on any file: they are run again too.
     """
-    names = {check.id for check in checks if _due(statuses[check.id])}
-    while more := {d for c in checks if c.id in names for d in c.depends} - names:
-        names |= more
-    return [check for check in checks if check.id in names]
+    from gradproof.verdict.plan import with_stubs
+
+    return with_stubs(checks, {check.id for check in checks if _due(statuses[check.id])})
 
 
 def _due(status: EvidenceStatus) -> bool:
@@ -92,11 +80,12 @@ def _due(status: EvidenceStatus) -> bool:
 @running
 @baseline
 @output_formats
+@verbose_option
 @sharding
 @click.option("--watch", is_flag=True, help="Run again what a save affected, print changes; ctrl-C ends (exit 130).")
 @with_options
 def command(
-    options: Options, quiet: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
+    options: Options, quiet: bool, verbose: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
     shard_seconds: Path | None,
 ) -> int:  # fmt: skip
     """Plan every check, run what has no fresh answer, write the report and gate on it.
@@ -105,25 +94,32 @@ def command(
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.claims import judged
-    from gradproof.cli.outputs import Outputs, asked, begun, problems, published
+    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published, watching
     from gradproof.cli.progress import listening
 
     wanted = asked(formats, json_)
     if watch:
-        return watch_workspace(options, wanted, shard)
+        if wanted != [Output("text", None)] or shard is not None:
+            found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
+            help = "leave --format and --shard out; reports/ has the files"
+            raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
+        watching(options)
+        return watched(options)
     session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
-    problems(session, quiet)
+    problems(session, quiet, None if verbose else WARNINGS)
     ledger = claimed(session)
-    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
+    with Outputs(wanted, session.workspace.warning) as outputs:
+        before = earlier(session)
         session.mark()
-        with listening(quiet) as listener:
+        with listening(quiet, verbose) as listener:
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
-        made = published(session, run, judged(session, ledger, run.statuses), outputs.table and not quiet)
+        text = outputs.table and not quiet
+        made = published(session, run, judged(session, ledger, run.statuses), before, text, verbose)
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
 
@@ -141,22 +137,8 @@ def claimed(session: Session) -> ClaimLedger | None:
         return None
 
 
-def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
-    """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
-    from gradproof.cli.outputs import Output, watching
-
-    if list(wanted) != [Output("text", None)] or shard is not None:
-        found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
-        help = "leave --format and --shard out; reports/ has the files"
-        raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
-    watching(options)
-    return watched(options)
-
-
 # -- `gradproof verify --watch`: run again what a save affected, and print what became of it.
 EVERY = 0.3  # seconds between two looks at the files
-SHOWN = 100
-Printed = Mapping[str, tuple[str, str]]
 
 
 def watched(options: Options, rounds: int | None = None, pause: Callable[[], object] | None = None) -> int:
@@ -184,22 +166,25 @@ class Watcher:
     """The rounds of one watch. `stated`: what was last printed of each check and contract."""
 
     options: Options
-    stated: Printed | None = None
+    stated: Facts | None = None
     session: Session | None = None
     statuses: Mapping[str, EvidenceStatus] = field(default_factory=dict)
 
     def look(self) -> Seen:
-        """The files as they are now."""
+        """Every file of the workspace's content, of the claims of its evidence and of the contracts, as it is now."""
         from gradproof.core.workspace import find
 
         workspace = find(self.options.workspace, explicit=self.options.workspace is not None)
         paths = [Path(name) for name in self.options.contracts if Path(name).is_file()]
-        return seen(workspace, self.statuses.values(), paths)
+        claimed = _claimed(workspace.root, self.statuses.values())
+        return _stats({*_content(workspace.root), *claimed, *paths})
 
     def known(self, before: Seen) -> Seen:
-        """`before`, with the files that the last round's claims name for the first time."""
-
-        return named(self.session.workspace, self.statuses.values(), before) if self.session else before
+        """`before`, and files outside the content that claims name for the first time: those were read just now."""
+        if self.session is None:
+            return before
+        root = self.session.workspace.root
+        return {**before, **_stats({*_claimed(root, self.statuses.values())} - {*_content(root)} - before.keys())}
 
     def round(self) -> int:
         """One round. Once there was a round, a wrong contract or command line is reported, not raised."""
@@ -216,6 +201,7 @@ class Watcher:
 
     def _round(self, session: Session) -> int:
         from gradproof.cli.progress import listening
+        from gradproof.report.formats.summary import changes, facts
 
         chosen = session.selected()
         if self.session is not None:
@@ -229,36 +215,11 @@ class Watcher:
         run = session.filled(run)
         self.statuses = run.statuses
         reports = session.reports(run)
-        for contract, report in zip(session.contracts, reports, strict=True):
-            session.write(contract, report)
-        self._tell(reports, len(run.ran))
-        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
-
-    def _tell(self, reports: list[dict[str, Any]], ran: int) -> None:
-        now = dict(_facts(reports))
-        lines = list(_changes(self.stated, now))
-        self.stated = now
+        session.write(reports)
+        now = facts(reports)
+        lines, self.stated = list(changes(self.stated, now)), now
         for line in lines:
             click.echo(line)
-        click.echo(f"{ran} run; {f'{len(lines)} changed' if lines else 'nothing changed'}; ctrl-C ends", err=True)
-
-
-def _facts(reports: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for report in reports:
-        for row in report["checks"]:
-            yield row["id"], (f"{row['outcome']} ({row['effect']})", row["reason"])
-        exit_ = Exit(report["verdict"]["exit"])
-        reasons = report["verdict"]["reasons"]
-        yield report["contract"]["id"], (f"{EXIT_MEANING[exit_]} (exit {EXIT_CODE[exit_]})", "; ".join(reasons[:1]))
-
-
-def _changes(before: Printed | None, now: Printed) -> Iterator[str]:
-    """One line for each check and verdict that is not what it was; at first, for each that is not discharged."""
-    for name, (said, reason) in now.items():
-        was = before[name][0] if before is not None and name in before else None
-        first = before is None and "(DISCHARGED)" in said
-        if was == said or first:
-            continue
-        short = " ".join(reason.split())[:SHOWN]
-        yield f"{name}: {f'{was} -> ' if was else ''}{said}{f'  {short}' if short else ''}"
-    yield from (f"{name}: gone" for name in (before or {}) if name not in now)
+        changed = f"{len(lines)} changed" if lines else "nothing changed"
+        click.echo(f"{len(run.ran)} run; {changed}; ctrl-C ends", err=True)
+        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)

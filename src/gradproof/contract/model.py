@@ -8,7 +8,6 @@ words. `closure` follows `depends_on` through the files and refuses circles.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ from gradproof.contract.schema import (
     StubClause,
     Tolerance,
 )
-from gradproof.contract.yaml_reader import ContractErrors, Exact, Node, Problem, places, read
+from gradproof.contract.yaml_reader import ContractErrors, Exact, Node, Problem, meant, places, read
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Contract:
     id: str
     path: Path
     digest: str
-    dialect: str
     metadata: Metadata
     obligations: Sequence[Obligation]
     stubs: Sequence[StubClause]
@@ -63,10 +61,7 @@ class Contract:
 
     def obligation(self, name: str) -> Obligation:
         """The obligation called `name`. Raises KeyError when there is none."""
-        for found in self.obligations:
-            if found.id == name:
-                return found
-        raise KeyError(name)
+        return {found.id: found for found in self.obligations}[name]
 
 
 def load(path: Path) -> Contract:
@@ -92,7 +87,6 @@ def load(path: Path) -> Contract:
         id=name,
         path=path,
         digest=hashlib.sha256(data).hexdigest(),
-        dialect="gradproof" if ours else "field",
         metadata=made.metadata,
         obligations=made.proof_obligations,
         stubs=made.stubs,
@@ -119,7 +113,7 @@ def _no_contract(root: Node | None, shown: str) -> Problem:
             "GP115", shown, 1, 1, "an empty contract", "at least metadata and one obligation", "write the contract"
         )
     found = "a list" if isinstance(root.value, list) else "a single value"
-    return Problem("GP116", shown, root.line, root.col, found, "a mapping at the top", "start with metadata:")
+    return Problem("GP116", shown, *root.place, found, "a mapping at the top", "start with metadata:")
 
 
 def _in_our_words(root: FieldRoot, name: str) -> OursRoot:
@@ -160,29 +154,23 @@ def closure(contracts: Sequence[Contract], load: Callable[[Path], Contract]) -> 
     """
     known = {contract.id: contract for contract in contracts}
     done: dict[str, Contract] = {}
+
+    def visit(contract: Contract, above: tuple[str, ...] = ()) -> None:
+        if contract.id in done:
+            return
+        trail = (*above, contract.id)
+        for name in contract.metadata.depends_on:
+            if name in trail:
+                raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
+            if name not in known and (path := beside(contract.path, name)) is not None:
+                known[name] = load(path)
+            if name in known:
+                visit(known[name], trail)
+        done[contract.id] = contract
+
     for contract in contracts:
-        _visit(contract, known, done, (), load)
+        visit(contract)
     return done
-
-
-def _visit(
-    contract: Contract,
-    known: dict[str, Contract],
-    done: dict[str, Contract],
-    above: tuple[str, ...],
-    load: Callable[[Path], Contract],
-) -> None:
-    if contract.id in done:
-        return
-    trail = (*above, contract.id)
-    for name in contract.metadata.depends_on:
-        if name in trail:
-            raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
-        if name not in known and (path := beside(contract.path, name)) is not None:
-            known[name] = load(path)
-        if name in known:
-            _visit(known[name], known, done, trail, load)
-    done[contract.id] = contract
 
 
 def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
@@ -190,9 +178,8 @@ def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
     nodes = root.items("metadata", "depends_on") if root is not None else []
     node = next((n for n in nodes if n.value == name), Node(None, 1, 1))
     found = f"contracts that build on each other: {' -> '.join(names)}"
-    return Problem(
-        "GP220", str(contract.path), node.line, node.col, found, "dependencies without a circle", f"remove {name!r}"
-    )
+    help = f"remove {name!r}"
+    return Problem("GP220", str(contract.path), *node.place, found, "dependencies without a circle", help)
 
 
 OURS_CHECK = set(Harness.model_fields) - set(FieldHarness.model_fields)
@@ -256,11 +243,11 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     name, inside = str(path[-1]), " in " + _spell(path[:-1]) if path[:-1] else ""
     if kind == "extra_forbidden":
         known = keys_at(model, path[:-1])
-        near = difflib.get_close_matches(name, known, 1)
-        help = GONE.get(name) or (f"did you mean {near[0]!r}?" if near else "remove it, or correct its name")
+        help = GONE.get(name) or meant(name, known, "remove it, or correct its name")
         return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
-        code = _missing(path)
+        unjustified = name == "reason" or (name == "name" and "bounds" in path)
+        code = "GP106" if unjustified else "GP111" if name == "dtype" and "tolerance" in path else "GP103"
         return Problem(code, shown, line, col, f"no {name!r}{inside}", f"the key {name!r}", f"add {name!r}")
     found = f"{_value(value)} as {_spell(path)}"
     if name == "reason" and "bounds" in path and isinstance(value, str | None):
@@ -271,19 +258,12 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
         return Problem("GP111", shown, line, col, found, "a tolerance for each dtype", help)
     if kind in ("literal_error", "enum"):
         expected = str(context.get("expected"))
-        near = difflib.get_close_matches(str(value), expected.replace(" or ", ", ").replace("'", "").split(", "), 1)
-        help = GONE.get(str(value)) or (f"did you mean {near[0]!r}?" if near else "use one of these")
+        words = expected.replace(" or ", ", ").replace("'", "").split(", ")
+        help = GONE.get(str(value)) or meant(str(value), words, "use one of these")
         return Problem(code, shown, line, col, found, expected, help)
     if code == "GP104":
         return Problem(code, shown, line, col, found, _expected(detail), _help_type(kind, value))
-    expected = _expected(detail)
-    return Problem(code, shown, line, col, found, expected, "correct the value")
-
-
-def _missing(path: tuple[Any, ...]) -> str:
-    if path[-1] == "reason" or (path[-1] == "name" and "bounds" in path):
-        return "GP106"
-    return "GP111" if path[-1] == "dtype" and "tolerance" in path else "GP103"
+    return Problem(code, shown, line, col, found, _expected(detail), "correct the value")
 
 
 def _expected(detail: dict[str, Any]) -> str:

@@ -8,13 +8,12 @@ A rule is hard (an error) or soft: an error in our dialect, a warning in a contr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gradproof.contract.schema import DEVICES, IDENT, REFERENCE, Dtype
-from gradproof.contract.yaml_reader import Node, Problem
+from gradproof.contract.yaml_reader import Node, Problem, meant
 from gradproof.core.outcome import Expect, Layer
 
 
@@ -44,7 +43,7 @@ def requirements(r: Rules) -> None:
     """A strategy of which the gate requires something is the strategy of some harness."""
     used = sorted({s for clause in r.harnesses if (s := clause.text("strategy"))})
     for key, row in r.gate.pairs("require"):
-        _repeated_words(r, row.words(), "the strategy")
+        _repeated(r, row.words(), "the strategy")
         for node in row.words():
             if node.value not in used:
                 found = f"{key} of {node.value!r} is required, and no harness has that strategy"
@@ -58,13 +57,7 @@ def demanded(r: Rules) -> None:
     for name, node in [*r.gate.pairs("least"), *named]:
         if isinstance(name, str) and name not in r.ids:
             found, help = f"{name!r}, which is no obligation of this contract", "correct the name, or remove it"
-            r.error("GP137", node, found, f"one of: {', '.join(r.ids)}", _meant(name, r.ids, help))
-
-
-def _meant(name: str, known: list[str], otherwise: str) -> str:
-    """The known name that was perhaps meant, as a question."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+            r.error("GP137", node, found, f"one of: {', '.join(r.ids)}", meant(name, r.ids, help))
 
 
 # -- What a step proof of a contract must state: its bounds, which are the largest n and the number of windows.
@@ -154,7 +147,7 @@ class Rules:
 
     def _problem(self, code: str, node: Node, found: str, *asked: str) -> Problem:
         """`asked`: what is expected, and the help, where it is not what ASKED has for the code."""
-        return Problem(code, self.shown, node.line, node.col, found, *(asked or ASKED[code]))
+        return Problem(code, self.shown, *node.place, found, *(asked or ASKED[code]))
 
     def error(self, code: str, node: Node, found: str, *asked: str) -> None:
         """A mistake at a node."""
@@ -200,7 +193,7 @@ def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: 
     known = sorted(set(known))
     if node.value not in known:
         found, expected = f"{by} names {node.value!r}, which is no {what}", ", ".join(known) or "none is declared"
-        help = _meant(node.value, known, f"correct the name, or add the {what}")
+        help = meant(node.value, known, f"correct the name, or add the {what}")
         r.soft(code, node, found, f"one of: {expected}", help)
 
 
@@ -256,26 +249,24 @@ def _bounds(r: Rules) -> None:
         r.error("GP112", total, found)
 
 
-def _repeated(r: Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
+def _repeated(r: Rules, nodes: list[Node], what: str, *keys: str) -> None:
+    """No two nodes have one value, or the same texts under some keys."""
     seen: set[Any] = set()
-    for key, node in nodes:
-        if key in seen:
-            r.error("GP129", node, f"{what} {key if isinstance(key, str) else ' '.join(key)} again")
-        seen.add(key)
-
-
-def _repeated_words(r: Rules, nodes: list[Node], what: str) -> None:
-    _repeated(r, [(n.value, n) for n in nodes], what)
+    for node in nodes:
+        value = " ".join(str(node.text(key)) for key in keys) if keys else node.value
+        if value in seen:
+            r.error("GP129", node, f"{what} {value} again")
+        seen.add(value)
 
 
 def _no_repetition(r: Rules) -> None:
     for clause in [*r.stubs, *r.claims]:
-        _repeated(r, [(n, b) for b in clause.items("bounds") if (n := b.text("name"))], "the bound")
+        _repeated(r, [b for b in clause.items("bounds") if b.text("name")], "the bound", "name")
         for key in ("mutants", "stubs", "formats", "obligations", "lemmas"):
-            _repeated_words(r, clause.words(key), "the name")
+            _repeated(r, clause.words(key), "the name")
     for clause in r.obligations:
-        rows = [((d, m), t) for t in clause.items("tolerance") if (d := t.text("dtype")) and (m := t.text("metric"))]
-        _repeated(r, rows, "the tolerance of")
+        rows = [t for t in clause.items("tolerance") if t.text("dtype") and t.text("metric")]
+        _repeated(r, rows, "the tolerance of", "dtype", "metric")
 
 
 def _covered(r: Rules) -> None:
@@ -326,12 +317,12 @@ def _run_dtypes(r: Rules) -> None:
                     r.error(
                         "GP105", node, f"the dtype {node.value!r}", f"one of: {', '.join(_DTYPES)}", "correct the dtype"
                     )
-            _repeated_words(r, row.words(), "the dtype")
+            _repeated(r, row.words(), "the dtype")
 
 
 def _gate(r: Rules) -> None:
     criteria, checks = dict(r.gate.pairs("criteria")), r.gate.words("checks")
-    _repeated_words(r, checks, "the gate check")
+    _repeated(r, checks, "the gate check")
     for node in checks:
         if node.value not in criteria:
             help = f"add {node.value!r} to criteria with the obligations that decide it"
@@ -344,7 +335,7 @@ def _gate(r: Rules) -> None:
     named = {m.value for clause in r.claims for m in clause.words("mutants")}
     seeded = r.gate.under("seeded_bug")
     bugs = [seeded] if isinstance(seeded.value, str) else seeded.words()
-    _repeated_words(r, bugs, "the seeded bug")
+    _repeated(r, bugs, "the seeded bug")
     for bug in bugs:
         if bug.value not in named:
             r.error("GP131", bug, f"the seeded bug {bug.value!r}, which no check must kill")

@@ -41,14 +41,14 @@ _INPUT = re.compile(rf"({REFERENCE.pattern})|[A-Za-z_]\w*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
 IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
+NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
 
 
 def exact(text: str) -> Fraction:
     """The decimal number that `text` writes. Raises ValueError when it writes none, or an infinite or huge one."""
-    if not _NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise ValueError(text)
-    return Fraction(text if not text.startswith(".") else "0" + text)
+    return Fraction(text)
 
 
 def wrong(code: str, expected: str) -> PydanticCustomError:
@@ -57,14 +57,10 @@ def wrong(code: str, expected: str) -> PydanticCustomError:
 
 
 def _nonblank(value: Any) -> Any:
-    if isinstance(value, str) and not any(map(_visible, value)):
+    """A text in which a reader sees more than spaces, controls, marks alone, and blanks that count as letters."""
+    if isinstance(value, str) and all(unicodedata.category(x)[0] in "ZCM" or x in _BLANK for x in value):
         raise wrong("GP103", "a text that is not blank")
     return value
-
-
-def _visible(letter: str) -> bool:
-    """Whether a reader sees the character: no space, control, mark without a letter, or blank that counts as one."""
-    return unicodedata.category(letter)[0] not in "ZCM" and letter not in _BLANK
 
 
 def shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:

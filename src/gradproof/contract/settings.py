@@ -32,7 +32,6 @@ baseline of the command line or the environment is added to that of the file.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -45,6 +44,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gradproof.contract.schema import KEYS, Least, SettingsShape, Waiver
+from gradproof.contract.yaml_reader import meant
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer, Reach
 
@@ -225,8 +225,7 @@ def _wrong(path: Path, text: str, errors: Sequence[Any]) -> GradproofError:
     name = ".".join(str(step) for step in loc)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(loc[-1]), KEYS, 1)
-        help = f"did you mean {near[0]!r}?" if near else "remove it"
+        help = meant(str(loc[-1]), KEYS, "remove it")
         return GradproofError("GP491", f"the unknown key {name!r}{more}", f"one of {', '.join(KEYS)}", help, where)
     expected = str((first.get("ctx") or {}).get("expected") or first["msg"])
     found = f"{name} is missing" if first["type"] == "missing" else f"{name} = {first['input']!r}"

@@ -10,11 +10,12 @@ document, directives but for %YAML 1.2. Limits: bytes, values, depth, digits, pr
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradproof.core.errors import GradproofError
 
@@ -73,6 +74,12 @@ class ContractErrors(GradproofError):
         return "\n".join(p.render() for p in self.problems)
 
 
+def meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known name that was perhaps meant, as a question."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Exact:
     """A YAML float: the text that was written, never a binary float."""
@@ -92,6 +99,11 @@ class Node:
     col: int
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
     empty: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its line and column."""
+        return self.line, self.col
 
     def get(self, key: str) -> Node | None:
         """The node under `key`, or None when this is no mapping or has no such key."""
@@ -133,23 +145,23 @@ class Node:
 
     def at(self, path: tuple[Any, ...], key: bool = False) -> tuple[int, int]:
         """Place of what `path` leads to, or of the nearest thing on the way. `key`: of the key, not of its value."""
-        node, place = self, (self.line, self.col)
+        node, place = self, self.place
         for step in path:
             if isinstance(node.value, dict) and step in node.value:
                 place = node.keys[step]
                 node = node.value[step]
             elif isinstance(node.value, list) and isinstance(step, int) and step < len(node.value):
                 node = node.value[step]
-                place = (node.line, node.col)
+                place = node.place
             else:
                 return place
-        return place if key else (node.line, node.col)
+        return place if key else node.place
 
 
 def places(root: Node) -> dict[str, tuple[int, int]]:
     """Line and column of every entry of a contract that has an id, by that id."""
     entries = [n for section in root.value.values() for n in section.items() or [section]]
-    return {name: (n.line, n.col) for n in entries if (name := n.text("id")) is not None}
+    return {name: n.place for n in entries if (name := n.text("id")) is not None}
 
 
 def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
@@ -169,7 +181,8 @@ def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
 def parse(data: bytes, shown: str) -> tuple[Node | None, list[Problem]]:
     """The tree of a contract's bytes and its problems as YAML."""
     if len(data) > MAX_BYTES:
-        return None, [_big(shown, 1, 1, f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")]
+        found, expected = f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes"
+        return None, [Problem("GP121", shown, 1, 1, found, expected, "split the contract")]
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -257,27 +270,22 @@ def resolved(text: str, line: int, col: int) -> Node | None:
     return Node(Exact(text) if _FLOAT.fullmatch(text) else text, line, col)
 
 
-def _big(shown: str, line: int, col: int, found: str, expected: str) -> Problem:
-    return Problem("GP121", shown, line, col, found, expected, "split the contract")
-
-
 class _TooBig(Exception):
     """A limit was passed; the problem is already noted."""
 
 
-class _Dropped:
-    """Stands for a key whose value is not kept."""
-
-
 class _Builder:
-    """Builds the tree from events with an explicit stack, so that no input can exhaust Python's."""
+    """Builds the tree from events with an explicit stack, so that no input can exhaust Python's.
+
+    `pending`: the key of each open mapping that waits for its value; False for one whose value is not kept.
+    """
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
         self.problems: list[Problem] = []
         self.root: Node | None = None
         self.stack: list[Node] = []
-        self.pending: list[str | _Dropped | None] = []
+        self.pending: list[str | Literal[False] | None] = []
         self.documents = 0
         self.nodes = 0
         self.line = 1
@@ -296,7 +304,7 @@ class _Builder:
         for event in stream:
             self.line = event.start_mark.line + 1
             if len(self.problems) >= MAX_PROBLEMS:
-                self._stop(event, f"more than {MAX_PROBLEMS} mistakes", "fewer; the rest was not read")
+                self._stop(_mark(event), f"more than {MAX_PROBLEMS} mistakes", "fewer; the rest was not read")
             taker = takers.get(type(event).__name__)
             if taker is not None:
                 taker(event)
@@ -315,7 +323,7 @@ class _Builder:
         self.stack.append(node)
         self.pending.append(None)
         if len(self.stack) > MAX_DEPTH:
-            self._stop(event, f"nesting deeper than {MAX_DEPTH}", f"at most {MAX_DEPTH} levels")
+            self._stop(_mark(event), f"nesting deeper than {MAX_DEPTH}", f"at most {MAX_DEPTH} levels")
 
     def _close(self, _: Any) -> None:
         self.stack.pop()
@@ -326,26 +334,22 @@ class _Builder:
         self._place(Node(None, *_mark(event)))
 
     def _scalar(self, event: Any) -> None:
-        line, col = _mark(event)
-        tag = event.tag if event.tag != "!" else None
-        self._note_extras(event, tag)
-        text = self._whole(event.value, line, col)
+        at = _mark(event)
+        self._note_extras(event, event.tag if event.tag != "!" else None)
+        text = self._whole(event.value, at)
         if event.style or not event.implicit[0]:
-            self._place(Node(text, line, col))
+            self._place(Node(text, *at))
             return
-        node = resolved(text, line, col)
+        node = resolved(text, *at)
         if node is None:
             found, expected = f"a number of {len(text)} digits", f"at most {MAX_DIGITS} digits"
-            self.problems.append(Problem("GP107", self.shown, line, col, found, expected, "write a smaller number"))
-        self._place(node or Node(0, line, col))
+            self._add("GP107", at, found, expected, "write a smaller number")
+        self._place(node or Node(0, *at))
 
     def _place(self, node: Node) -> None:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self.problems.append(
-                _big(self.shown, node.line, node.col, f"more than {MAX_NODES} values", f"at most {MAX_NODES}")
-            )
-            raise _TooBig
+            self._stop(node.place, f"more than {MAX_NODES} values", f"at most {MAX_NODES}")
         if not self.stack:
             self.root = node if self.root is None else self.root
             return
@@ -361,32 +365,32 @@ class _Builder:
                     node.line, node.col = parent.keys[key]
                 parent.value[key] = node
 
-    def _key(self, parent: Node, node: Node) -> str | _Dropped:
-        """The next key of `parent`, or _Dropped when its value cannot be kept; the value is still looked at."""
-        key = node.value
+    def _key(self, parent: Node, node: Node) -> str | Literal[False]:
+        """The next key of `parent`, or False when its value cannot be kept; the value is still looked at."""
+        key, at = node.value, node.place
         if isinstance(key, (list, dict)):
-            self._add("GP104", node, "a list or a mapping as a key", "a string", "write the key as a word")
+            self._add("GP104", at, "a list or a mapping as a key", "a string", "write the key as a word")
         elif not isinstance(key, str):
             shown = key.text if isinstance(key, Exact) else key
-            self._add("GP104", node, f"the key {shown}, which is no string", "a string", "put the key in quotes")
+            self._add("GP104", at, f"the key {shown}, which is no string", "a string", "put the key in quotes")
         elif key == "<<":
-            self._add("GP120", node, "a merge key <<", "plain YAML", "write the keys out where they belong")
+            self._add("GP120", at, "a merge key <<", "plain YAML", "write the keys out where they belong")
         elif key in parent.keys:
             line, col = parent.keys[key]
             found = f"the key {key!r} again; it stands already at {line}:{col}"
-            self._add("GP102", node, found, "each key once", "remove or rename one of the two")
+            self._add("GP102", at, found, "each key once", "remove or rename one of the two")
         else:
-            parent.keys[key] = (node.line, node.col)
+            parent.keys[key] = at
             return key
-        return _Dropped()
+        return False
 
-    def _whole(self, text: str, line: int, col: int) -> str:
+    def _whole(self, text: str, at: tuple[int, int]) -> str:
         """The text without halves of a surrogate pair, each of which is a problem at the place of its scalar."""
         if text.isascii() or (half := re.search(_HALVES, text)) is None:
             return text
         found = f"the escape of U+{ord(half[0]):04X}, half of a surrogate pair, which is no character"
         help = "write the character itself, or \\U with its eight digits"
-        self.problems.append(Problem("GP118", self.shown, line, col, found, "UTF-8 text", help))
+        self._add("GP118", at, found, "UTF-8 text", help)
         return re.sub(_HALVES, "\ufffd", text)
 
     def _note_extras(self, event: Any, tag: str | None) -> None:
@@ -396,15 +400,14 @@ class _Builder:
             self._refuse(event, f"explicit tag {tag}")
 
     def _refuse(self, event: Any, found: str) -> None:
-        line, col = _mark(event)
         help = "write the value out where it belongs"
-        self.problems.append(Problem("GP120", self.shown, line, col, found, "plain YAML in one document", help))
+        self._add("GP120", _mark(event), found, "plain YAML in one document", help)
 
-    def _add(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
-        self.problems.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
+    def _add(self, code: str, at: tuple[int, int], found: str, expected: str, help: str) -> None:
+        self.problems.append(Problem(code, self.shown, *at, found, expected, help))
 
-    def _stop(self, event: Any, found: str, expected: str) -> None:
-        self.problems.append(_big(self.shown, *_mark(event), found, expected))
+    def _stop(self, at: tuple[int, int], found: str, expected: str) -> None:
+        self._add("GP121", at, found, expected, "split the contract")
         raise _TooBig
 
 

@@ -149,7 +149,8 @@ class Scope:
     `inputs`: how many inputs were free, 0 where no check depends on one. `bounds`: those that it read. `numbers`: the
     choices that it made among numbers. `cases`: its paths. `base`, `step`, `direct` and `other`: the checks that it
     asked in an induction, in a direct claim, and elsewhere; of a step and of a direct claim those that ask of something
-    free. `sizes`: the lengths of the lists of inputs that it drew, each length once.
+    free. `sizes`: the lengths of the lists of inputs that it drew, each length once. `fixed`: the inputs of the subject
+    that its case has as constants, each with its value.
     """
 
     inputs: int
@@ -161,6 +162,7 @@ class Scope:
     direct: int = 0
     other: int = 0
     sizes: tuple[int, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     @property
     def _named(self) -> bool:
@@ -175,10 +177,11 @@ class Scope:
 
     @property
     def reach(self) -> Reach:
-        """All inputs by an induction or a direct claim alone, with no size beside it; nothing free is chosen values."""
+        """All inputs by induction or direct claim, no size or constant beside it; nothing free is chosen values."""
         if not self.inputs:
             return Reach.CHOSEN
-        return Reach.ALL_INPUTS if self._whole and not (self._named or self.sizes) else Reach.BOUNDED
+        beside = self._named or self.sizes or self.fixed
+        return Reach.ALL_INPUTS if self._whole and not beside else Reach.BOUNDED
 
     @property
     def label(self) -> str:
@@ -189,8 +192,9 @@ class Scope:
         if self.reach is Reach.ALL_INPUTS:
             return "proved for all inputs" + by
         if self._whole and not self._named:
-            elements = "element" if self.sizes == (1,) else "elements"
-            return f"proved for all values of {' and '.join(map(str, self.sizes))} {elements}{by}"
+            elements = f"{' and '.join(map(str, self.sizes))} element{'s' * (self.sizes != (1,))}"
+            of = f"all values of {elements}" if self.sizes else "every input"
+            return f"proved for {of}{' with ' * bool(self.fixed)}{' and '.join(self.fixed)}{by}"
         return "proved for every input up to the bounds" + by
 
 
@@ -201,6 +205,7 @@ def scope_words(scope: Scope) -> str:
     parts += [f"bounds read: {', '.join(scope.bounds)}"] if scope.bounds else []
     parts += [f"chosen among numbers: {', '.join(scope.numbers)}"] if scope.numbers else []
     parts += [f"lists of {', '.join(map(str, scope.sizes))} inputs"] if scope.sizes else []
+    parts += [f"fixed: {', '.join(scope.fixed)}"] if scope.fixed else []
     return "; ".join(parts)
 
 

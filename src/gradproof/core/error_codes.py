@@ -45,6 +45,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
+    "GP409": Explanation(
+        "The command runs a PyTorch training step, and PyTorch is not installed where gradproof runs.",
+        "Install it there: pip install torch, or as pytorch.org says for your GPU.",
+    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
@@ -89,10 +93,6 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP431": Explanation(
         "--format names no known format, or a path that is empty.",
         "Use text, json, md, html, junit, sarif, github or ndjson, alone or with =PATH.",
-    ),
-    "GP432": Explanation(
-        "One HTML page was asked for, and the workspace has several contracts.",
-        "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
     "GP433": Explanation(
         "An option would write a result over something that a run is judged by: what lies in proofs/, models/ or "

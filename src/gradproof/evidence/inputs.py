@@ -103,17 +103,12 @@ def _opened(place: Any, how: int, *, named: bool) -> None:
         real = os.path.realpath(raw)
         if inner and folder != os.getcwd() and not os.path.lexists(os.path.dirname(real)):
             continue
-        if how & os.O_TRUNC and not how & ~_ANEW and _can(real):
+        if how & os.O_TRUNC and not how & ~_ANEW and (os.access(real, os.W_OK) or not os.path.exists(real)):
             _made.setdefault(real, _written(real))
         elif how & os.O_CREAT and how & os.O_EXCL and not how & ~_ANEW and not os.path.lexists(raw):
             _made.setdefault(real, None)
         elif not _own(real) and not writes:
             _read(raw, real)
-
-
-def _can(real: str) -> bool:
-    """Whether a file can be made, or emptied."""
-    return os.access(real, os.W_OK) or not os.path.exists(real)
 
 
 def _written(real: str) -> int | None:

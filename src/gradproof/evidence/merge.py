@@ -74,7 +74,8 @@ def merge(checks: Sequence[Check], store: Store, folders: Sequence[Path]) -> Mer
     refused: list[tuple[Path, str]] = []
     strange: list[Path] = []
     names: dict[str, None] = {}
-    for path in dict.fromkeys(p for folder in folders for p in _files(folder)):
+    paths = [p for folder in folders for kind in KINDS for p in sorted(folder.glob(f"{kind}/*/*.json"))]
+    for path in dict.fromkeys(p for p in paths if not p.name.startswith(".")):
         found = _examined(path, planned, store)
         if isinstance(found, Found):
             fresh.setdefault(found.check.id, []).append(found)
@@ -91,11 +92,6 @@ def merge(checks: Sequence[Check], store: Store, folders: Sequence[Path]) -> Mer
     _write(taken, store)
     missing = tuple(name for name in names if not fresh[name])
     return Merged(taken, tuple(f for f in best if f.own), tuple(refused), tuple(strange), missing)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for kind in KINDS:
-        yield from (path for path in sorted(folder.glob(f"{kind}/*/*.json")) if not path.name.startswith("."))
 
 
 def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found | tuple[str, str] | None:

@@ -65,7 +65,7 @@ def read(path: Path) -> Evidence:
 
 def parse(text: str) -> Any:
     """JSON without duplicate keys, NaN and infinity. Raises ValueError."""
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=no_constant)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -75,7 +75,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _no_constant(name: str) -> Any:
+def no_constant(name: str) -> Any:
+    """For a reader of JSON: NaN and infinities are refused with ValueError."""
     raise ValueError(f"it holds {name}")
 
 

@@ -29,6 +29,7 @@ class Progress:
     """What happened: `event` is started, finished, tick or worker; `running` maps check ids to elapsed seconds.
 
     `where` maps check ids to the machines that run them, where these are others, and `note` says what became of one.
+    `left`: about how many seconds the rest takes, None where nothing is known yet.
     """
 
     event: str
@@ -39,6 +40,7 @@ class Progress:
     running: Mapping[str, float]
     where: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    left: float | None = None
 
 
 Listener = Callable[[Progress], None]
@@ -158,7 +160,18 @@ class Pool:
         clock = time.monotonic()
         running = {name: clock - begun for name, (_, begun) in self._running.items()}
         places = {**self._engine.places, **({check.id: where} if check is not None and where else {})}
-        self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note))
+        left = self._left(running)
+        self.listener(Progress(event, check, evidence, len(self._done), self._total, running, places, note, left))
+
+    def _left(self, running: Mapping[str, float]) -> float | None:
+        """By the seconds of earlier runs; a check that never ran counts as the mean of the known ones."""
+        known = {**self.known, **{name: evidence.seconds for name, evidence in self._done.items()}}
+        if not known:
+            return None
+        mean = sum(known.values()) / len(known)
+        rest = [known.get(name, mean) for name in self._waiting]
+        rest += [max(known.get(name, mean) - spent, 0.0) for name, spent in running.items()]
+        return max(sum(rest) / max(len(running), 1), *rest, 0.0)
 
 
 def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float = 0.0) -> Evidence:

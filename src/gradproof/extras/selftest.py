@@ -61,18 +61,14 @@ def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
     return found
 
 
-def _environ() -> dict[str, str]:
-    """The caller's environment; folders of PYTHONPATH that were named from the current folder stay where they are."""
-    places = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)} if places else dict(os.environ)
-
-
 def _run(name: str, scratch: str, limit: float) -> SelfTest:
-    """Run one in a child, and judge what it printed."""
+    """Run one in a child, and judge what it printed. It finds the folders of PYTHONPATH that the caller found."""
+    places = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    environ = {**os.environ, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}
     began = time.monotonic()
     try:
         done = subprocess.run(
-            command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command(name), cwd=scratch, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=limit, check=False,
         )  # fmt: skip
         state, said = judged(done.returncode, done.stdout, done.stderr)
@@ -108,18 +104,19 @@ import torch
 
 
 def train(run):
-    torch.manual_seed(run.seed)
-    model = torch.nn.Linear(2, 1).to(run.device, run.dtype)
+    model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs, targets = torch.randn(run.samples, 2), torch.randn(run.samples, 1)
-    for i in range(run.micro_batches):
-        rows = slice(i * run.micro_batch_size, (i + 1) * run.micro_batch_size)
-        loss = torch.nn.functional.mse_loss(model(inputs[rows]), targets[rows])
-        (loss / run.accum_steps).backward()
+    data = torch.randn(run.samples, 8), torch.randn(run.samples, 1)
+    batches = zip(*(part.split(run.micro_batch_size) for part in data))
+    for i, (inputs, targets) in enumerate(batches):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
         if (i + 1) % run.accum_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
 """
+"""The loop of README.md and of `gradproof demo`. Nothing divides the loss by the micro-batches of a window."""
+WRONG, RIGHT = "        loss.backward()\n", "        (loss / run.accum_steps).backward()\n"
 
 
 def passes(x: int) -> bool:
@@ -183,7 +180,7 @@ def check() -> str:
 
     asked = Request(accum_steps=2, micro_batch=1)
     for name, text, right in (
-        ("right", LOOP, Outcome.HOLDS), ("wrong", LOOP.replace(" / run.accum_steps", ""), Outcome.REFUTED),
+        ("right", LOOP.replace(WRONG, RIGHT), Outcome.HOLDS), ("wrong", LOOP, Outcome.REFUTED),
     ):  # fmt: skip
         Path(f"{name}.py").write_text(text, encoding="utf-8")
         [found] = [

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from gradproof import __version__
 from gradproof.core.check import Finding
 from gradproof.core.files import replace_whole
-from gradproof.core.outcome import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
+from gradproof.core.outcome import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.workspace import Locator
 from gradproof.evidence.environment import environment
 from gradproof.evidence.record import now, plain
 from gradproof.report import studies
-from gradproof.verdict.judge import ObligationCell, ObligationRuling, Ruling, Verdict, WaiverRuling, subject_of
+from gradproof.verdict.judge import ObligationCell, ObligationRuling, Ruling, Verdict, subject_of
 from gradproof.verdict.plan import falsification_id, vars_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,10 @@ def build(
     begun = _begun(_contract(contract, workspace), str(workspace.root), profile, reasons, run_state, exit_)
     return begun | {
         "gate": _gate(contract, verdict),
-        "waivers": [_waiver(row) for row in verdict.waivers],
+        "waivers": [
+            {**row.waiver.model_dump(mode="json"), "state": row.state, "cells": list(row.cells)}
+            for row in verdict.waivers
+        ],
         "obligations": [_obligation(contract, row) for row in verdict.obligations.values()],
         "checks": checks,
         "mutants": _mutants(rulings),
@@ -162,7 +165,7 @@ def _begun(
         "checks": [],
         "mutants": [],
         "measurements": [],
-        "rounding": studies.no_rounding("the run has not finished"),
+        "rounding": studies.section(studies.ABSENT, "the run has not finished"),
         "kernels": {"documents": [], "relies": []},
         "studies": [],
         "harnesses": {},
@@ -209,10 +212,6 @@ def _gate(contract: Contract, verdict: Verdict) -> dict[str, Any] | None:
     }
 
 
-def _waiver(row: WaiverRuling) -> dict[str, Any]:
-    return {**row.waiver.model_dump(mode="json"), "state": row.state, "cells": list(row.cells)}
-
-
 def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
     source = contract.obligation(row.id)
     about = {**contract.subjects, **source.subjects.stated()}
@@ -235,6 +234,7 @@ def _cell(cell: ObligationCell, subject: str) -> dict[str, Any]:
     return {**plain(asdict(cell)), "subject": subject, "beyond": beyond}
 
 
+SOLVER = {Kind.STUB: "z3", Kind.SMT: "z3", Kind.TRACE: "gradproof", Kind.GATE: "gradproof"}
 _NOTHING = asdict(Finding(Outcome.NOT_RUN, ""))
 
 
@@ -243,6 +243,7 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
     evidence = status.evidence if status.fresh else None
     finding = evidence.finding.stated() if evidence else _NOTHING
     seen = evidence.environment.stated() if evidence else {}
+    solver = SOLVER.get(check.kind, str(check.kind))
     data = check.to_json()
     row = {key: data[key] for key in ("id", "kind", "layer", "title", "obligations", "expect", "strategy", "bounds")}
     row |= {key: data[key] for key in ("stubs", "harness", "subject", "mutants", "time_limit")}
@@ -257,7 +258,7 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
         "meaning": MEANING[ruling.outcome],
         "reach": None if ruling.reach is None else str(ruling.reach),
         "assumptions": list(dict.fromkeys([*check.assumptions, *finding["assumptions"]])),
-        "solver": _solver(check.kind, seen),
+        "solver": f"{solver} {seen[solver]}" if solver in seen else solver,
         "seconds": evidence.seconds if evidence else 0.0,
         "fresh": status.fresh,
         "cached": status.cached,
@@ -265,12 +266,6 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
         "environment": seen,
         "finished_at": evidence.finished_at if evidence else None,
     }
-
-
-def _solver(kind: str, seen: Mapping[str, Any]) -> str:
-    own = {"stub": "z3", "smt": "z3", "trace": "gradproof", "gate": "gradproof"}
-    name = own.get(str(kind), str(kind))
-    return f"{name} {seen[name]}" if name in seen else name
 
 
 def _measured(ruling: Ruling) -> list[dict[str, Any]]:

@@ -58,8 +58,8 @@ def require(report: Report) -> None:
     """Raise GradproofError when the report has a wrong shape or concludes more than its parts carry."""
     if report.get("schema") != REPORT_SCHEMA and str(report.get("schema")).startswith(REPORT_SCHEMA[:-1]):
         wrong = [f"schema {report['schema']!r}, which another version of gradproof wrote: run gradproof verify"]
-        raise _refusal("REPORT-SHAPE", wrong, f"a report of schema {REPORT_SCHEMA}")
-    wrong = list(_shape(report))
+    else:
+        wrong = list(_shape(report))
     if wrong:
         raise _refusal("REPORT-SHAPE", wrong, f"a report of schema {REPORT_SCHEMA}")
     wrong = [*_checks(report), *_cells(report), *_obligations(report), *_verdict(report), *_studies(report)]

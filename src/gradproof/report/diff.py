@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from gradproof import __version__
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
-from gradproof.core.schemas.base import DocumentModel
+from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
 from gradproof.core.schemas.evidence import EvidenceFinding
 from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
@@ -29,8 +29,6 @@ from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, 
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Tally = Annotated[int, Field(ge=0)]
 Step = Literal["none", "patch", "minor", "major"]
 
 
@@ -195,15 +193,12 @@ def _contract_tree(path: Path) -> Item:
 
 def _obligation(row: Tree) -> dict[str, Any]:
     given = row.get("tolerance", row.get("tolerances", []))
-    rows = given if isinstance(given, list) else [{"value": given}]
-    found = {**row, "tolerance": _tolerances(rows), "applies_to": row.get("applies_to", "all")}
+    given = given if isinstance(given, list) else [{"value": given}]
+    rows = [{**r, "role": r.get("role", "required")} for r in given]
+    alone = len({r.get("dtype") for r in rows}) == len(rows)
+    tolerance = keyed(rows, *(["dtype"] if alone else ["dtype", "metric", "domain"]))
+    found = {**row, "tolerance": tolerance, "applies_to": row.get("applies_to", "all")}
     return {k: v for k, v in found.items() if k not in ("id", "tolerances")}
-
-
-def _tolerances(rows: list[Any]) -> dict[str, Any]:
-    whole = [{**r, "role": r.get("role", "required")} for r in rows]
-    alone = len({r.get("dtype") for r in whole}) == len(whole)
-    return keyed(whole, *(["dtype"] if alone else ["dtype", "metric", "domain"]))
 
 
 def _row_tree(row: Tree) -> dict[str, Any]:
@@ -367,7 +362,10 @@ def between(before: Side, after: Side) -> Diff:
     reasons = list(_open(before, after))
     contracts: list[dict[str, Any]] = []
     if not reasons:
-        pairs = _pairs(before, after)
+        names = dict.fromkeys([*before.items, *after.items])
+        pairs = [(before.items.get(name), after.items.get(name)) for name in names]
+        if _alone(before, after):
+            pairs = [(next(iter(before.items.values())), next(iter(after.items.values())))]
         contracts = [_contract(*pair, before, after) for pair in pairs]
         reasons = [i.open for pair in pairs for i in pair if i is not None and i.open]
         if before.settings or after.settings:
@@ -400,13 +398,6 @@ def _alone(before: Side, after: Side) -> bool:
         return False
     one, other = (next(iter(s.items.values())).tree.get("proof_obligations", {}) for s in (before, after))
     return bool(set(one) & set(other))
-
-
-def _pairs(before: Side, after: Side) -> list[tuple[Item | None, Item | None]]:
-    if _alone(before, after):
-        return [(next(iter(before.items.values())), next(iter(after.items.values())))]
-    names = dict.fromkeys([*before.items, *after.items])
-    return [(before.items.get(name), after.items.get(name)) for name in names]
 
 
 def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> dict[str, Any]:

@@ -27,12 +27,7 @@ class Direction(StrEnum):
     NEUTRAL = "neutral"
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-ABSENT = _Absent()
+ABSENT = object()
 W, S, N, U = Direction.WEAKENED, Direction.STRENGTHENED, Direction.NEUTRAL, Direction.UNDECIDED
 EFFECTS = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
 
@@ -197,6 +192,11 @@ class Rule:
     of: Kind = "claim"
 
 
+def _each(at: str, names: str, kind: str, order: Order) -> Iterator[Rule]:
+    """A row for each of these fields; without a kind each is called by its name."""
+    return (Rule(f"{at}.{name}", kind or name, order) for name in names.split())
+
+
 def _check(section: str) -> tuple[Rule, ...]:
     at = f"{section}.*"
     return (
@@ -213,22 +213,17 @@ def _check(section: str) -> tuple[Rule, ...]:
         Rule(f"{at}.params.**", "parameter", data),
         Rule(f"{at}.formats", "format", more),
         Rule(f"{at}.lemmas", "lemma", more),
-        *(Rule(f"{at}.{name}", name, undecided) for name in ("subject", "strategy", "solver", "stub")),
-        *(
-            Rule(f"{at}.{name}", "words", words)
-            for name in (
-                "harness", "time_limit", "note", "property", "rule", "prediction", "test", "if_fails", "title",
-            )
-        ),
-    )  # fmt: skip
+        *_each(at, "subject strategy solver stub", "", undecided),
+        *_each(at, "harness time_limit note property rule prediction test if_fails title", "words", words),
+    )
 
 
 def _waivers(at: str) -> tuple[Rule, ...]:
     return (
         Rule(f"{at}.*", "waiver", excuse),
         Rule(f"{at}.*.expires", "waiver", later),
-        *(Rule(f"{at}.*.{name}", "words", words) for name in ("owner", "reason")),
-        *(Rule(f"{at}.*.{name}", "waiver", undecided) for name in ("obligation", "layer")),
+        *_each(f"{at}.*", "owner reason", "words", words),
+        *_each(f"{at}.*", "obligation layer", "waiver", undecided),
     )
 
 
@@ -246,7 +241,7 @@ def _tolerance(at: str) -> tuple[Rule, ...]:
         Rule(f"{at}.tolerance.*.value", "tolerance", smaller),
         Rule(f"{at}.tolerance.*.role", "tolerance", ranked("reported", "required")),
         Rule(f"{at}.tolerance.*.reason", "words", words),
-        *(Rule(f"{at}.tolerance.*.{name}", "tolerance", undecided) for name in ("dtype", "metric", "domain")),
+        *_each(f"{at}.tolerance.*", "dtype metric domain", "tolerance", undecided),
     )
 
 
@@ -258,17 +253,13 @@ def _obligation(at: str) -> tuple[Rule, ...]:
         Rule(f"{at}.layers.*", "layer", more),
         Rule(f"{at}.property", "words", words),
         Rule(f"{at}.subjects.**", "subject", undecided),
-        *(
-            Rule(f"{at}.{name}", name, undecided)
-            for name in ("type", "formal", "applies_to", "lean", "requires", "applies_to_phase", "parent_contract")
-        ),
+        *_each(at, "type formal applies_to lean requires applies_to_phase parent_contract", "", undecided),
     )
 
 
 CONTRACT: tuple[Rule, ...] = (
     Rule("metadata.depends_on", "dependency", more),
-    *(Rule(f"metadata.{name}", "words", words) for name in ("version", "created", "author", "description")),
-    Rule("metadata.references", "words", words),
+    *_each("metadata", "version created author description references", "words", words),
     Rule("subjects.**", "subject", undecided),
     Rule("inputs.of", "free input", more),
     Rule("inputs.fixed.*", "fixed input", excuse),
@@ -277,22 +268,20 @@ CONTRACT: tuple[Rule, ...] = (
     Rule("equations.*", "equation", present),
     Rule("equations.*.invariants", "invariant", more),
     Rule("equations.*.postconditions", "postcondition", more),
-    *(Rule(f"equations.*.{name}", "assumption", fewer) for name in ("assumptions", "preconditions")),
-    *(Rule(f"equations.*.{name}", "equation", undecided)
-      for name in ("formula", "domain", "codomain", "assumes", "guarantees")),
+    *_each("equations.*", "assumptions preconditions", "assumption", fewer),
+    *_each("equations.*", "formula domain codomain assumes guarantees", "equation", undecided),
     *_obligation("proof_obligations.*"),
     Rule("kernel_structure.phases.*", "phase", present),
     Rule("kernel_structure.phases.*.description", "words", words),
     Rule("kernel_structure.phases.*.invariant", "phase", undecided),
     Rule("enforcement.*", "enforcement", present),
-    Rule("enforcement.*.description", "words", words),
-    Rule("enforcement.*.reference", "words", words),
+    *_each("enforcement.*", "description reference", "words", words),
     Rule("enforcement.*.**", "enforcement", undecided),
     Rule("simd_dispatch.**", "dispatch", undecided),
     *(rule for section in CHECKS for rule in _check(section)),
     Rule("qa_gate", "gate", present),
     Rule("qa_gate.id", "gate", undecided),
-    *(Rule(f"qa_gate.{name}", "words", words) for name in ("name", "description", "pass_criteria", "falsification")),
+    *_each("qa_gate", "name description pass_criteria falsification", "words", words),
     Rule("qa_gate.checks", "criterion", more),
     Rule("qa_gate.criteria.*", "criterion", more),
     Rule("qa_gate.seeded_bug", "seeded bug", more),
@@ -302,7 +291,7 @@ CONTRACT: tuple[Rule, ...] = (
     *_waivers("qa_gate.waivers"),
     Rule("verification_summary.**", "words", words),
     Rule("text", "words", words),
-)  # fmt: skip
+)
 
 SETTINGS: tuple[Rule, ...] = (
     *_waivers("waivers"),
@@ -336,7 +325,7 @@ EVIDENCE: tuple[Rule, ...] = (
     Rule("gate.criteria.*.obligations", "criterion", more),
     Rule("gate.criteria.*.met", "outcome", yes, "evidence"),
     Rule("gate.turned_red", "outcome", yes, "evidence"),
-    *(Rule(f"gate.{name}", "words", words) for name in ("name", "description", "pass_criteria", "falsification")),
+    *_each("gate", "name description pass_criteria falsification", "words", words),
     *_waivers("waivers"),
     Rule("mutants.*", "mutant", present),
     Rule("mutants.*.killed", "kill", yes, "evidence"),

@@ -20,19 +20,12 @@ TITLES = ("Gradients", "Buffer", "Order", "Tolerance", "True up to", "Undecided"
 KERNEL_TITLES = ("Operator", "dtype", "device", "Claim", "State", "Cases", "Off", "Worst ratio", "Named", "Why")
 RELY_TITLES = ("Check", "Operator", "dtype", "device", "State", "What follows")
 WORST_FIRST = ("REFUTED", "ERROR", "NOT_RUN", HOLDS)
-RUNGS: Mapping[str, str] = {
-    "certificate": "certificate",
-    "every order": "bound of every order",
-    "exhaustion": "exhaustion",
-    "witness": "witness",
-}
 
 
 @dataclass(frozen=True)
 class Kernel:
     """An operator in a dtype on a device, over all its flags. `ratio`: the largest error over its bound."""
 
-    section: str
     operator: str
     dtype: str
     device: str
@@ -92,7 +85,8 @@ def _threshold(row: Mapping[str, Any], stale: str) -> tuple[str, ...]:
 def _side(side: Mapping[str, Any] | None, stale: str) -> str:
     if side is None:
         return ABSENT
-    return f"{side['n']}, by {RUNGS[side['by']]}, {sci(float(Fraction(side['error'])))}{stale}"
+    by = side["by"].replace("every order", "bound of every order")
+    return f"{side['n']}, by {by}, {sci(float(Fraction(side['error'])))}{stale}"
 
 
 def about(document: Mapping[str, Any]) -> str:
@@ -110,11 +104,11 @@ def kernels(document: Mapping[str, Any]) -> list[tuple[str, list[Kernel]]]:
         groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             groups.setdefault((row["operator"], row["dtype"], row["device"], row["claim"]), []).append(row)
-        sections.append((section, [_kernel(section, key, found) for key, found in groups.items()]))
+        sections.append((section, [_kernel(key, found) for key, found in groups.items()]))
     return sections
 
 
-def _kernel(section: str, key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> Kernel:
+def _kernel(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> Kernel:
     outcomes = [row["outcome"] for row in rows]
     ratios = [float(row["ratio"]) for row in rows if row["ratio"] is not None]
     worst = next((o for o in WORST_FIRST if o in outcomes), outcomes[0])
@@ -123,7 +117,7 @@ def _kernel(section: str, key: tuple[str, ...], rows: Sequence[Mapping[str, Any]
     cases, off = sum(row["cases"] for row in rows), sum(row["mismatches"] for row in rows)
     operator, dtype, device, claim = key
     states, largest = counted(outcomes), max(ratios, default=None)
-    return Kernel(section, operator, dtype, device, claim, worst, states, cases, off, largest, names, why)
+    return Kernel(operator, dtype, device, claim, worst, states, cases, off, largest, names, why)
 
 
 def ran(document: Mapping[str, Any]) -> str:

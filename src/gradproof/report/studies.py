@@ -93,24 +93,19 @@ def rounding(workspace: Workspace) -> dict[str, Any]:
 
     found = [folder / ROUNDING_FILE for folder in places(workspace) if (folder / ROUNDING_FILE).exists()]
     if not found:
-        return no_rounding(f"there is no reports/{ROUNDING_FILE}; {MAKE}")
+        return section(ABSENT, f"there is no reports/{ROUNDING_FILE}; {MAKE}")
     try:
         document = read(found[0], RoundingStudy).model_dump(mode="json", by_alias=True)
     except ValueError as error:
-        return {"status": REJECTED, "reason": f"{ROUNDING_FILE} is rejected: {error}", "document": None}
-    changed = differing(document["sources"], sources())
-    if changed:
-        return {"status": STALE, "reason": f"{changed}; {MAKE}", "document": document}
-    return {
-        "status": FRESH,
-        "reason": "no file that it was computed with has changed",
-        "document": document,
-    }
+        return section(REJECTED, f"{ROUNDING_FILE} is rejected: {error}")
+    if changed := differing(document["sources"], sources()):
+        return section(STALE, f"{changed}; {MAKE}", document)
+    return section(FRESH, "no file that it was computed with has changed", document)
 
 
-def no_rounding(reason: str) -> dict[str, Any]:
-    """The section where there is no document."""
-    return {"status": ABSENT, "reason": reason, "document": None}
+def section(status: str, reason: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a report says of the rounding study."""
+    return {"status": status, "reason": reason, "document": document}
 
 
 def sources_of(study: Study, workspace: Workspace) -> dict[str, str]:
@@ -142,17 +137,12 @@ def training(workspace: Workspace) -> list[dict[str, str]]:
             status, reason = status_of(study, workspace, found[0] if found else None)
             rows.append({"name": study.file, "status": status, "reason": reason})
             if study is MUTATION and found and status in (FRESH, STALE):
-                rows += mutated(found[0], status)
+                from gradproof.core.schemas.base import read
+                from gradproof.core.schemas.mutation import Mutation
+
+                models = read(found[0], Mutation).files  # how many mutants of each were killed, and survived
+                rows += [{"name": f"{study.file}, {m.file}", "status": status, "reason": m.words()} for m in models]
     return rows
-
-
-def mutated(path: Path, status: str) -> list[dict[str, str]]:
-    """A row for each model of the document of mutants: how many were killed, are equivalent, and survived."""
-    from gradproof.core.schemas.base import read
-    from gradproof.core.schemas.mutation import Mutation
-
-    found = read(path, Mutation).files
-    return [{"name": f"{path.name}, {row.file}", "status": status, "reason": row.words()} for row in found]
 
 
 def makes(study: Study, workspace: Workspace) -> bool:
@@ -182,16 +172,10 @@ def status_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[st
 
 def differing(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Which source files differ from those of a document, in words; an empty text where none does."""
-    words = [f"{name} {_how(then.get(name), now.get(name))}" for name in sorted({*then, *now})]
-    words = [w for w in words if not w.endswith("same")]
+    names = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+    words = [f"{n} {'is gone' if n not in now else 'is new' if n not in then else 'changed'}" for n in names]
     more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
     return ", ".join(words[:MOST_NAMED]) + more
-
-
-def _how(then: str | None, now: str | None) -> str:
-    if then == now:
-        return "is the same"
-    return "is gone" if now is None else "is new" if then is None else "changed"
 
 
 def kernels(workspace: Workspace, checks: Sequence[Mapping[str, Any]], here: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import reference
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ABSENT = "none"
 # Control characters, those that steer the direction of text, and lone surrogates.
@@ -28,6 +35,14 @@ def clean(text: object) -> str:
 def one_line(text: object) -> str:
     """`clean` text with each run of white space made one space."""
     return " ".join(clean(text).split())
+
+
+def near(path: object) -> str:
+    """A path below the working directory without it; another as it is."""
+    try:
+        return str(Path(str(path)).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)
 
 
 def sci(x: float | None) -> str:
@@ -96,10 +111,7 @@ def value(text: object, limit: int = 32) -> str:
 
 def counted(items: Iterable[str]) -> str:
     """Distinct words in order of appearance with their counts: "HOLDS ×3, TIMEOUT"."""
-    tally: dict[str, int] = {}
-    for item in items:
-        tally[item] = tally.get(item, 0) + 1
-    return ", ".join(word if count == 1 else f"{word} ×{count}" for word, count in tally.items())
+    return ", ".join(word if count == 1 else f"{word} ×{count}" for word, count in Counter(items).items())
 
 
 def plural(count: int, noun: str) -> str:
@@ -141,6 +153,68 @@ def grouped(ids: Iterable[str]) -> list[str]:
 def heads(ids: Iterable[str]) -> str:
     """Check ids without device and dtype, counted: "KANI-GA-001, FALSIFY-GA-001 ×7"."""
     return counted(name.partition("@")[0] for name in ids)
+
+
+GLOSSARY = "docs/glossary.md"
+"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
+
+
+def glossary() -> dict[str, tuple[str, str]]:
+    """The words with meaning and example, from the page that comes with the reference workspace."""
+    root = reference()
+    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
+
+
+# -- A few lines on a terminal or in a pipe.
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a label with a style, and a text.
+
+    `firm`: it is never cut; `short`: what may stand in its place; `source`: it keeps its spaces.
+    """
+
+    text: str
+    label: str = ""
+    style: str = "bold"
+    indent: int = 0
+    firm: bool = False
+    source: bool = False
+    short: Line | None = None
+
+    def rows(self, width: int) -> list[str]:
+        """What a terminal of this width shows."""
+        body, start = f"{self.label}{self.text}", " " * self.indent
+        if self.source:
+            return [start + body]
+        wrapper = textwrap.TextWrapper(width, start, f"{start}  ", break_long_words=False, break_on_hyphens=False)
+        return wrapper.wrap(body) or [""]
+
+    def height(self, width: int) -> int:
+        """How many lines of a terminal it takes."""
+        return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
+
+    def cut(self, rows: int, width: int) -> Line:
+        """The same in as many rows, cut after a word; in one, cut anywhere, where a word is longer than the rows."""
+        room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
+        made = replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
+        most = width - self.indent - len(self.label) - 2
+        return made if made.height(width) <= rows else replace(self, text=f"{self.text[:most].rstrip()} …")
+
+
+def printed(lines: Iterable[Line], console: Console) -> None:
+    """Print lines; on a terminal wrapped at words, elsewhere a sentence a line."""
+    from rich.text import Text
+
+    width = console.width if console.is_terminal else 1 << 20
+    for line in lines:
+        drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
+        drawn.rstrip()
+        drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
+        console.print(drawn, soft_wrap=True)
 
 
 # -- Reports as files: the renderer of each format, and what happens where a file cannot be written.

@@ -181,6 +181,7 @@ LABELS: Mapping[Reach, str] = {
     Reach.CHOSEN: "checked at chosen values",
     Reach.SAMPLED: "sampled",
 }
+STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 RUN_STATE_WORDS = {
     "partial": "the run is partial: only some of its checks have been run",
@@ -382,6 +383,17 @@ def reach_of(report: Report, ob: Mapping[str, Any]) -> dict[Reach, list[str]]:
         if check["id"] in cells and holds and check.get("reach") and of_model(cells[check["id"]], check):
             found[Reach(check["reach"])].append(check["id"])
     return found
+
+
+def largest(report: Report, ob: Mapping[str, Any]) -> str:
+    """Up to which bounds an obligation is proved: those of its proof, or of several the largest of each bound."""
+    names, found = reach_of(report, ob)[Reach.BOUNDED], dict[str, Any]()
+    every = [{b["name"]: b["value"] for b in c.get("bounds") or []} for c in report["checks"] if c["id"] in names]
+    for name, number in (pair for each in every for pair in each.items()):
+        found[name] = max(found.get(name, number), number)
+    several = any(each != every[0] for each in every)
+    start = "the largest bounds, each of some proof: " if several else "up to "
+    return start + ", ".join(f"{name} = {number}" for name, number in found.items())
 
 
 def strongest(report: Report) -> list[tuple[str, str, list[str]]]:

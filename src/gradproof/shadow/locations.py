@@ -57,7 +57,7 @@ def _folders() -> tuple[str, tuple[str, ...]]:
 def owner(file: str) -> str:
     """Whose code a file holds: `user`, `library`, `torch` or `own` (gradproof's)."""
     if file.startswith("<"):
-        return USER if file.startswith("<stdin") else LIBRARY
+        return USER if file.startswith(("<stdin", "<ipython-input")) else LIBRARY
     full = os.path.abspath(file)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     if full.startswith(here):

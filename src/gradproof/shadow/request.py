@@ -62,7 +62,7 @@ class Request:
         for name, least in LEAST.items():
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise _refused(name, number, f"a whole number, {least} or more")
+                raise refused(name, number, f"a whole number, {least} or more")
         object.__setattr__(self, "ranges", tuple(self.ranges))
         ranges = [text for text in self.ranges if not isinstance(text, str) or not RANGE.fullmatch(text)]
         device, beside_fake = self.device, "no such option beside --fake"
@@ -80,7 +80,7 @@ class Request:
             ("ranks", self.ranks, self.rounding and self.ranks > 1, "1 beside --rounding: it bounds one process"),
         ):
             if wrong:
-                raise _refused(name, found, expected)
+                raise refused(name, found, expected)
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of a `Request`; those of `QUIET` are among them only where they say something."""
@@ -88,7 +88,8 @@ class Request:
         return {name: said for name, said in asdict(self).items() if name not in QUIET or said != plain[name]}
 
 
-def _refused(name: str, found: object, expected: str) -> GradproofError:
+def refused(name: str, found: object, expected: str) -> GradproofError:
+    """GP406: a number or word of a user that does not fit."""
     return GradproofError("GP406", f"{name.replace('_', '-')} is {found!r}", expected, "change the number or the word")
 
 
@@ -97,7 +98,7 @@ def allowed(names: Iterable[str]) -> list[str]:
     found = list(dict.fromkeys(names))
     for name in found:
         if name not in OBLIGATIONS:
-            raise _refused("allow-undecided", name, f"an obligation: {', '.join(OBLIGATIONS)}")
+            raise refused("allow-undecided", name, f"an obligation: {', '.join(OBLIGATIONS)}")
     return found
 
 
@@ -108,7 +109,7 @@ def chosen(text: str) -> frozenset[int | str]:
     """The windows of `--windows-at`: numbers from 0, and `last`, the last of the first epoch. Raises as a `Request`."""
     words = [word.strip() for word in text.split(",")]
     if any(word != LAST and not (word.isascii() and word.isdigit()) for word in words):
-        raise _refused("windows-at", text, "numbers of windows, counted from 0, and `last`, with commas between")
+        raise refused("windows-at", text, "numbers of windows, counted from 0, and `last`, with commas between")
     return frozenset(word if word == LAST else int(word) for word in words)
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from gradproof.contract.schema import InputsShape, Least, Waiver
 from gradproof.contract.settings import REACHES, Demands
 from gradproof.core.check import Check
-from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.outcome import DECISION, EXIT_CODE, EXIT_MEANING, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.plan import Clause, GateCriterion, KnownLemma, Policy, outdated, shortcoming
@@ -265,8 +265,7 @@ def _criterion(criterion: GateCriterion, obligations: Mapping[str, ObligationRul
     rows = [obligations[name] for name in criterion.obligations if name in obligations]
     good = f"{sum(not row.waived for row in rows)} of {len(rows)} obligations DISCHARGED"
     good += "".join(f"; {waiver.words()}" for row in rows for waiver in row.waived)
-    why = "; ".join(open_) or good
-    return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
+    return CriterionRuling(criterion.name, criterion.obligations, not open_, "; ".join(open_) or good)
 
 
 def _exit(
@@ -314,8 +313,10 @@ def _uncovered(
 ) -> list[str]:
     """What keeps the gate open beyond single checks."""
     reasons = [] if obligations else ["the contract has no obligation"]
-    loose = [p for p in policy.dependencies if not p.discharged]
-    reasons += [f"it depends on {p.contract}, which is not discharged: {p.why}" for p in loose]
+    for name, found in policy.dependencies.items():
+        if found is not Exit.MET:
+            why = "it is not there" if found is None else EXIT_MEANING[found]
+            reasons.append(f"it depends on {name}, which is not discharged: {why}")
     for row in obligations.values():
         if row.required == 0:
             reasons.append(f"{row.id}: the contract names no layer that must discharge it")
@@ -345,7 +346,9 @@ def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling], clauses: Sequenc
 
     Proofs of the contract's own model decide where one has such an input in its case; others only where none has.
     """
-    stated, own = list(_cases(rulings)), {name for name, ruling in rulings.items() if _of_own_model(ruling, clauses)}
+    pairs = ((name, ruling.check, clause) for name, ruling in rulings.items() for clause in clauses)
+    own = {name for name, check, c in pairs if c.id in check.obligations and _of_model(check, c)}
+    stated = list(_cases(rulings))
     seen: dict[str, list[tuple[str, FreeField]]] = {}
     found: list[str] = []
     for kind in inputs.of:
@@ -383,10 +386,6 @@ def unfreed(inputs: InputsShape, rulings: Mapping[str, Ruling], clauses: Sequenc
     ]
     unknown = [name for name in inputs.fixed if name not in seen]
     return found + [f"input {name}: it is fixed with a reason, and no harness has it; remove it" for name in unknown]
-
-
-def _of_own_model(ruling: Ruling, clauses: Sequence[Clause]) -> bool:
-    return any(_of_model(ruling.check, clause) for clause in clauses if clause.id in ruling.check.obligations)
 
 
 def _cases(rulings: Mapping[str, Ruling]) -> Iterator[tuple[str, FreeField]]:
@@ -497,8 +496,8 @@ def words(stats: Stats) -> str:
     parts = []
     if stats.certificates:
         digests = ", ".join(dict.fromkeys(row.sha256[:12] for row in stats.certificates))
-        count = _count(len(stats.certificates), "Farkas certificate")
-        parts.append(f"{count} that the checker accepted ({digests})")
+        many = "s" if len(stats.certificates) > 1 else ""
+        parts.append(f"{len(stats.certificates)} Farkas certificate{many} that the checker accepted ({digests})")
     if stats.lemmas:
         parts.append(_lemma_words(stats))
     if stats.exhaustion:
@@ -516,11 +515,8 @@ def _lemma_words(stats: Stats) -> str:
     two = sum(len(families(replies)) >= 2 for replies in solved)
     counts = [(two, "by two solver families"), (len(solved) - two, "by one solver only")]
     counts += [(sum(row.method == m for row in rows), f"by {m}") for m in ("exhaustion", "derivation")]
-    return f"{_count(len(rows), 'lemma')}: {', '.join(f'{n} {how}' for n, how in counts if n)}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    many = "s" if len(rows) > 1 else ""
+    return f"{len(rows)} lemma{many}: {', '.join(f'{n} {how}' for n, how in counts if n)}"
 
 
 def lemma_lines(stats: Stats) -> Iterator[str]:

@@ -11,7 +11,7 @@ that is not discharged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -21,7 +21,7 @@ from gradproof.contract.schema import InputsShape, Least, Required
 from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, demands_of, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reach
+from gradproof.core.outcome import Exit, Expect, Kind, Layer, Reach
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
@@ -33,13 +33,13 @@ DEFAULT_DTYPE = "fp32"
 LONGEST = 3600.0
 
 
-def plan(contract: Contract, *, devices: Sequence[Layer] = DEVICES) -> list[Check]:
+def plan(contract: Contract) -> list[Check]:
     """Every check of a contract, in the contract's order. Raises GradproofError GP210 for an id planned twice."""
     checks = [_stub(contract, row) for row in contract.stubs]
     checks += [_harness(contract, row) for row in contract.harnesses]
     checks += [_step(contract, row) for row in contract.step_proofs]
     for row in contract.falsification_tests:
-        checks += [_test(contract, row, device, dtype) for device in devices for dtype in _dtypes(row, device)]
+        checks += [_test(contract, row, device, dtype) for device in DEVICES for dtype in _dtypes(row, device)]
     if contract.gate is not None:
         checks.append(_gate(contract, contract.gate, checks))
     seen: set[str] = set()
@@ -48,6 +48,14 @@ def plan(contract: Contract, *, devices: Sequence[Layer] = DEVICES) -> list[Chec
             raise GradproofError("GP210", f"check {check.id} is planned twice", "unique ids", "rename one of them")
         seen.add(check.id)
     return checks
+
+
+def with_stubs(checks: Iterable[Check], names: set[str]) -> list[Check]:
+    """The checks of these names and the stubs that they rest on, in the order given."""
+    known = {check.id: check for check in checks}
+    while more := {d for name in names & known.keys() for d in known[name].depends} - names:
+        names = names | more
+    return [check for name, check in known.items() if name in names]
 
 
 def falsification_id(gate: Gate) -> str:
@@ -72,21 +80,18 @@ def vars_of(tolerance: Any) -> dict[str, str]:
     return {key: getattr(tolerance, key) for key in ("dtype", "value", "metric", "domain", "role")}
 
 
-def _about(contract: Contract, row: CheckEntry) -> dict[str, str]:
-    """The contract's subjects, those of the row's obligations before them, the first obligation's first."""
-    about = dict(contract.subjects)
-    for name in reversed(_named(row)):
-        about.update(contract.obligation(name).subjects.stated())
-    return about
-
-
 def _named(row: CheckEntry) -> tuple[str, ...]:
     return getattr(row, "named", ())
 
 
 def _check(contract: Contract, row: CheckEntry, about: str, **rest: Any) -> Check:
-    """A check of an entry. `about`: the subject of the contract that it has where the entry names none."""
-    subjects, named = _about(contract, row), _named(row)
+    """A check of an entry. `about`: the subject of the contract that it has where the entry names none.
+
+    The subjects of its obligations come before the contract's, the first obligation's first.
+    """
+    subjects, named = dict(contract.subjects), _named(row)
+    for name in reversed(named):
+        subjects.update(contract.obligation(name).subjects.stated())
     fields = {"id": row.id, "text": _text(contract, named, row.raw), **rest}
     return Check(
         obligations=named,
@@ -280,24 +285,13 @@ def known_lemmas() -> Mapping[str, KnownLemma]:
 
 
 @dataclass(frozen=True)
-class Dependency:
-    """A contract that this one builds on: whether it is discharged, and how it stands."""
-
-    contract: str
-    discharged: bool
-    why: str
-
-
-ABSENT = "it is not there"
-
-
-@dataclass(frozen=True)
 class Policy:
     """What is demanded. `restricted`: only the given checks are judged, on the layers in `demanded`.
 
-    `justification`: what must stand behind the proofs of some strategies. `dependencies`: the contracts that this one
-    builds on; one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract.
-    `inputs`: what some harness must free. `lemmas`: those that there are, so that judging asks for nothing.
+    `justification`: what must stand behind the proofs of some strategies. `dependencies`: how each contract that this
+    one builds on stands, None where it is not there; one that is not MET keeps the gate open. `demands`: what is asked
+    and waived beyond the contract. `inputs`: what some harness must free. `lemmas`: those that there are, so that
+    judging asks for nothing.
     """
 
     profile: str
@@ -307,7 +301,7 @@ class Policy:
     restricted: bool = False
     demanded: frozenset[Layer] = frozenset(Layer)
     justification: Required = NOTHING
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: Mapping[str, Exit | None] = field(default_factory=dict)
     demands: Demands = NONE
     inputs: InputsShape = NO_INPUTS
     lemmas: Mapping[str, KnownLemma] = field(default_factory=known_lemmas)
@@ -349,9 +343,3 @@ def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause
             held = {check.layer for check in plan(contract) if name in check.obligations}
             layers.append(next((layer for layer in PROOFS if layer in held), Layer.SMT))
     return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects.stated()) for o in contract.obligations)
-
-
-def dependencies(contract: Contract, exits: Mapping[str, Exit]) -> tuple[Dependency, ...]:
-    """What a contract builds on, with how each stands. A name without an exit is a contract that is not there."""
-    found = [(name, exits.get(name)) for name in contract.metadata.depends_on]
-    return tuple(Dependency(name, e is Exit.MET, ABSENT if e is None else EXIT_MEANING[e]) for name, e in found)

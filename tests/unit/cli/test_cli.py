@@ -41,13 +41,58 @@ def test_verify_runs_reports_and_gates(toy: Workspace, capsys: pytest.CaptureFix
     assert gradproof("verify") == 0
     out, err = capsys.readouterr()
     assert runs(toy.root) == ALL
-    assert "T-1" in out
-    assert f"report: {toy.reports}/report.html" in err
-    assert re.search(r"\[\d/6\] HOLDS +STUB-1", err)
-    assert re.search(r"\b0 on stored .* 5 run .* 1 not run", err)
+    lines = out.splitlines()
+    assert lines[0].startswith("GATE MET, profile ci: the gate is met (exit 0); 1 of 1 ")
+    assert lines[-1] == "report: reports/index.html"
+    assert re.search(r"\b0 on stored .* 5 run .* 1 not run", out)
+    assert len(lines) + len(err.splitlines()) <= 25
     made = report(toy)
     assert (made["run_state"], made["verdict"]["met"], made["profile"]) == ("complete", True, "ci")
     assert sorted(p.name for p in toy.reports.glob("report.*")) == ["report.html", "report.json", "report.md"]
+
+
+def test_verbose_prints_a_line_a_check_and_the_table(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("verify", "--verbose") == 0
+    out, err = capsys.readouterr()
+    assert "T-1 toy" in out
+    assert "Coverage: 1 of 1" in out
+    assert "report: reports/index.html" in err
+    assert "GATE MET" in err
+    assert re.search(r"\[\d/6\] HOLDS +STUB-1", err)
+
+
+def test_a_red_run_names_obligation_check_and_line(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    gradproof("verify", "-q")
+    contract = (toy.root / "proofs/toy/contract.yaml").read_text().splitlines()
+    line = next(i for i, text in enumerate(contract, 1) if "id: F-1" in text)
+    (toy.root / "models/b.py").write_text("VALUE = 3\n")
+    capsys.readouterr()
+    assert gradproof("verify", "-q") == EXIT_CODE[Exit.BROKEN]
+    out, err = capsys.readouterr()
+    assert out == ""
+    found = f"✕ T-1, toy\n  proofs/toy/contract.yaml:{line}: F-1@cpu-fp32 is REFUTED: x = 7 breaks it\n"
+    assert found in err
+    assert f"gradproof replay {evidence(toy, 'F-1@cpu-fp32').relative_to(toy.root)}\n" in err
+    (toy.root / "models/b.py").write_text("VALUE = 1\n")
+    assert gradproof("verify") == 0
+    out = capsys.readouterr().out
+    assert "F-1@cpu-fp32: REFUTED (BROKEN) -> HOLDS (DISCHARGED)" in out
+    assert "toy: something is refuted, vacuous or weak (exit 1) -> the gate is met (exit 0)" in out
+    assert gradproof("gate") == 0
+    assert re.search(r"^New since 2.*: nothing$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "change", [{"generated_at": 5}, {"checks": 3}, {"contract": "toy"}, {"verdict": {"exit": "well", "reasons": []}}]
+)
+def test_an_earlier_report_that_is_none_is_not_compared_with(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    assert gradproof("verify", "-q") == 0
+    (toy.reports / "report.json").write_text(json.dumps({**report(toy), **change}))
+    capsys.readouterr()
+    assert gradproof("gate") == 0
+    assert "New since" not in capsys.readouterr().out
 
 
 def test_an_unchanged_tree_is_verified_without_running_anything(
@@ -205,7 +250,7 @@ def test_json_on_stdout_is_json_alone(toy: Workspace, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["verdict"]["exit"] == "met"
 
 
-@pytest.mark.parametrize("form", ["pretty", "markdown", "json"])
+@pytest.mark.parametrize("form", ["text", "md", "json"])
 def test_list_shows_every_check(toy: Workspace, capsys: pytest.CaptureFixture[str], form: str) -> None:
     assert gradproof("list", "--format", form) == 0
     out = capsys.readouterr().out

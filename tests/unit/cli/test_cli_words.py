@@ -7,9 +7,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import report_sample as sample
@@ -17,13 +18,18 @@ from rich.console import Console
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.cli.explain import glossary
+from gradproof.cli.explain import lines_of, shortened
+from gradproof.contract.schema import Strategy
 from gradproof.core.error_codes import EXPLANATIONS
-from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome
+from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import open_evidence
-from gradproof.report.formats import markdown, terminal
+from gradproof.report.formats import markdown, summary
+from gradproof.report.text import glossary
+from gradproof.session import Options, Session
+from gradproof.shadow.result import OBLIGATIONS
 
 
 def test_replay_of_a_check_and_what_has_no_counterexample(
@@ -48,7 +54,49 @@ EXPLAINED = [*Outcome, *Effect, *Exit, *map(str, EXIT_CODE.values()), "GP101", "
 EXPLAINED += ["T-1", "K-1", "k-1", "F-1", "F-1@cpu-fp32", "bug", "GATE-1", "stub_float", "induction"]
 
 
-EXPLAINED += ["130", "GA-DATA-001", "ga-sync-001"]
+EXPLAINED += ["130", "interrupted", "GA-DATA-001", "ga-sync-001"]
+EXPLAINED += ["required", "optional", "stored", "discharged", "mutant", "killed"]
+FIXED = [*Outcome, *Effect, *Reach, *Exit, *get_args(Strategy), "property test", "ci", "release", "interrupted"]
+
+
+def words_of(session: Session) -> Iterator[str]:
+    """Every word, code and id that the reference workspace prints."""
+    yield from [*FIXED, *EXPLANATIONS, *OBLIGATIONS, *(word for words in glossary() for word in words.split(", "))]
+    for contract in session.contracts:
+        yield from (o.id for o in contract.obligations)
+        yield from [contract.gate.id] if contract.gate else []
+    for check in session.checks:
+        yield from (check.id, check.id.partition("@")[0], *check.mutants)
+
+
+def test_every_word_code_and_id_is_explained_in_15_lines() -> None:
+    """Of 100 columns each; an id of another contract is the same function on another table."""
+    session = Session(Options(workspace=Path(__file__).resolve().parents[3]))
+    absent = EvidenceStatus(None, False, "it was never run")
+    session.statuses = lambda checks: {c.id: absent for c in checks}  # type: ignore[method-assign,assignment]
+    words = list(dict.fromkeys(words_of(session)))
+    assert len(words) > 500
+    for word in words:
+        lines = shortened(lines_of(word, session))
+        assert 1 <= sum(-(-len(line) // 100) for line in lines) <= 15, (word, lines)
+        assert len(lines[0]) > len(word) + 20, lines
+
+
+def test_what_is_fixed_has_an_example_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in FIXED:
+        assert gradproof("explain", word) == 0
+        assert "\nExample: " in capsys.readouterr().out, word
+    examples = [example for _, example in glossary().values()]
+    assert len(set(examples)) == len(examples)
+
+
+def test_verbose_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"  bound b{i} = 1: why" for i in range(9)]
+    assert len(shortened(["K-1, a check (smt): x", *lines])) == 4
+    assert shortened(["K-1, a check (smt): x", lines[0]]) == ["K-1, a check (smt): x", lines[0]]
+    long = shortened(["K-1", "  " + "word " * 99])
+    assert long[1].endswith("word ...")
+    assert (len(long[1]), long[2]) == (200, "--verbose prints everything.")
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -117,11 +165,12 @@ def hurried(evidence: Evidence) -> Evidence:
 
 def test_explain_reads_the_glossary_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/glossary.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \|$", page, flags=re.MULTILINE)
-    assert dict(rows) == glossary()
+    rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \| (.+?) \|$", page, flags=re.MULTILINE)
+    assert {words: (meaning, example) for words, meaning, example in rows} == glossary()
     assert len(rows) > 60
     assert gradproof("explain", "ulp") == 0
-    assert dict(rows)["ulp"] in capsys.readouterr().out
+    meaning, example = glossary()["ulp"]
+    assert capsys.readouterr().out == f"ulp: {meaning}\nExample: {example}.\n"
 
 
 PRINTED = re.compile(r"(?<![\w./-])[A-Z][A-Z_]{2,}(?![\w./-])")
@@ -132,7 +181,7 @@ NAMES = {"SMT", "CPU", "GPU", "CUDA", "HTML", "JSON", "YAML", "SVG", "SGD", "MLP
 @pytest.mark.parametrize("made", [sample.green, sample.red, sample.partial])
 def test_every_word_in_capitals_of_a_report_is_explained(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    terminal.render(made(), console)
+    summary.render([made()], console, [sample.partial()])
     text = console.export_text() + markdown.render(made())
     words = set(PRINTED.findall(text)) - NAMES
     assert {"DISCHARGED", "HOLDS"} <= words

@@ -111,7 +111,7 @@ def test_a_merge(toy: Workspace, finished: Path, tmp_path: Path, capsys: pytest.
 def test_the_plan_and_the_settings(done: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     meets("list", printed(capsys, "list", "--format", "json"))
     assert printed(capsys, "list", "--json") == printed(capsys, "list", "--format", "json")
-    assert dispatch(["list", "--json", "--format", "markdown"]) == EXIT_CODE[Exit.USAGE]
+    assert dispatch(["list", "--json", "--format", "md"]) == EXIT_CODE[Exit.USAGE]
     (done.root / "pyproject.toml").write_text(
         "[tool.gradproof]\ngpu-max-age-days = 30\n[tool.gradproof.require.T-1]\nreach = {smt = 'bounded'}\n"
         "[[tool.gradproof.waivers]]\nobligation = 'T-1'\nlayer = 'cuda'\nowner = 'ann'\nreason = 'no GPU'\n"

@@ -74,7 +74,6 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 def test_main_contract_loads_without_a_warning_now_that_its_dependency_is_there() -> None:
     loaded = load(MAIN)
     assert loaded.id == "gradient-accumulation-kernel-v1"
-    assert loaded.dialect == "gradproof"
     assert loaded.digest == hashlib.sha256(MAIN.read_bytes()).hexdigest()
     assert loaded.warnings == []
     assert loaded.metadata.version == "1.0.0"
@@ -159,7 +158,6 @@ def test_a_tolerance_is_a_decimal_and_never_a_binary_float() -> None:
 def test_field_contract_loads_and_lists_its_gaps() -> None:
     path = HERE / "field.yaml"
     loaded = load(path)
-    assert loaded.dialect == "field"
     assert places(loaded.warnings) == marks(path.read_text(encoding="utf-8"))
     assert [o.id for o in loaded.obligations] == ["FIELD-001", "SM-BND-001", "FIELD-003"]
     assert [vars_of(t) for t in loaded.obligations[0].tolerance] == [

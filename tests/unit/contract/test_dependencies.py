@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,7 +17,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
-from gradproof.verdict.plan import Clause, Dependency, Policy, dependencies
+from gradproof.verdict.plan import Clause, Policy
 
 IDS = re.compile(r"\b(T-1|STUB-1|K-1|K-2|F-1|GATE-1)\b")
 MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
@@ -70,18 +69,11 @@ def test_only_a_met_premise_lets_the_gate_be_met(state: Exit | None, outcome: Ou
     """The judge alone. What is refuted stays BROKEN, whatever it builds on."""
     one = check("K-1")
     found = answer(one) if outcome is Outcome.HOLDS else refutation(one)
-    [dependency] = dependencies_of("below", {} if state is None else {"below": state})
-    policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), dependencies=(dependency,))
+    policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), dependencies={"below": state})
     made = judge([one], {"K-1": EvidenceStatus(recorded(one, found), True)}, policy)
     met = Exit.MET if state is Exit.MET else Exit.OPEN
     assert made.exit is (met if outcome is Outcome.HOLDS else Exit.BROKEN)
     assert any("it depends on below" in reason for reason in made.reasons) is (state is not Exit.MET)
-
-
-def dependencies_of(name: str, exits: dict[str, Exit]) -> tuple[Dependency, ...]:
-    """What `gradproof.verdict.plan` makes of one `depends_on` entry."""
-    metadata = SimpleNamespace(depends_on=(name,))
-    return dependencies(cast(Any, SimpleNamespace(metadata=metadata)), exits)
 
 
 def test_verify_discharges_both_and_each_has_its_verdict(
@@ -91,7 +83,7 @@ def test_verify_discharges_both_and_each_has_its_verdict(
     contract(registry, "below-v1", "B")
     assert run("verify", "-q") == MET
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in said if "(exit 0)" in line] == ["above-v1", "below-v1"]
+    assert [line[4:].partition(":")[0] for line in said if line.startswith("  ● ")] == ["above-v1", "below-v1"]
     assert verdicts(registry) == {"below-v1": Exit.MET, "above-v1": Exit.MET}
 
 

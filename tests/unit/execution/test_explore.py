@@ -26,9 +26,11 @@ def claim(strategy: str = "exhaustive", **bounds: int) -> Check:
     return Check("T-1", Kind.SMT, Layer.SMT, ("C",), "a test", "m:h", strategy=strategy, bounds=named)
 
 
-def explore(body: Callable[[Any], None], check: Check | None = None, seconds: float = 20.0) -> Exploration:
+def explore(
+    body: Callable[[Any], None], check: Check | None = None, seconds: float = 20.0, scope: bool = True
+) -> Exploration:
     check = check or claim()
-    limits = Limits(check.bound("branches"), check.bound("paths"), seconds, time.process_time() + seconds)
+    limits = Limits(check.bound("branches"), check.bound("paths"), seconds, time.process_time() + seconds, scope)
     explorer = Explorer(limits)
     kit = SymbolicKit(check, explorer)
     return explorer.run(lambda: body(kit))
@@ -57,6 +59,17 @@ def test_a_violation_on_a_rare_path_is_found_with_its_value() -> None:
     result = explore(body)
     assert result.violation is not None
     assert result.violation.values["x"] == 997
+
+
+@pytest.mark.parametrize(("scope", "free", "queries"), [(True, {"x", "y"}, 4), (False, set(), 1)])
+def test_what_is_free_is_asked_of_a_subject_alone(scope: bool, free: set[str], queries: int) -> None:
+    def body(k: Any) -> None:
+        x, y = k.int("x", 0, 9), k.int("y", 0, 9)
+        k.check("C", x + y <= 18)
+
+    before = smt.TALLY.queries
+    result = explore(body, scope=scope)
+    assert (result.checked, result.inputs, smt.TALLY.queries - before) == ({"C": 1}, free, queries)
 
 
 def test_the_unwinding_bound_is_asserted() -> None:
@@ -309,7 +322,8 @@ def test_a_path_whose_assumptions_contradict_each_other_is_known() -> None:
 
 def test_an_inductive_step_reads_no_bound() -> None:
     check = claim(transitions=1)
-    assert explore(lambda k: k.inductive(lambda: None, lambda: k.check("C", True)), check).parts == {"base", "step"}
+    result = explore(lambda k: k.inductive(lambda: None, lambda: k.check("C", True)), check)
+    assert [(part, checks) for (part, *_), checks in result.parts.items()] == [("base", 0), ("step", 1)]
     with pytest.raises(TypeError, match="reads the bound 'n'"):
         explore(lambda k: k.inductive(lambda: None, lambda: k.upto("n")), check)
     with pytest.raises(ValueError, match="one transition"):

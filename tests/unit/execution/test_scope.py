@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from gradproof.core.check import Bound, Check, Finding, Scope
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit
 from gradproof.execution.methods import smt as smt_run
-from gradproof.execution.methods.free_inputs import numeric
 from gradproof.execution.methods.harness import Unreplayable
 from gradproof.report.views import label
 
@@ -39,6 +39,17 @@ UP_TO_BY_INDUCTION = f"{UP_TO} by induction"
         (Scope(3, ("elements",), base=1, step=1, sizes=(2,)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
         (Scope(3, ("transitions",), base=1, step=1, sizes=(2, 3)), Reach.BOUNDED, OF_TWO_AND_THREE),
         (Scope(3, direct=1, sizes=(1,)), Reach.BOUNDED, "proved for all values of 1 element"),
+        (
+            Scope(3, base=1, step=1, fixed=("eps = 0",)),
+            Reach.BOUNDED,
+            "proved for every input with eps = 0 by induction",
+        ),
+        (
+            Scope(3, direct=1, sizes=(2,), fixed=("a = 1", "b = 2")),
+            Reach.BOUNDED,
+            "proved for all values of 2 elements with a = 1 and b = 2",
+        ),
+        (Scope(3, ("transitions", "n"), base=1, step=1, fixed=("eps = 0",)), Reach.BOUNDED, UP_TO_BY_INDUCTION),
         (Scope(3, other=1, sizes=(2,)), Reach.BOUNDED, UP_TO),
         (Scope(3, base=0, step=1, direct=1), Reach.BOUNDED, UP_TO),
         (Scope(3, ("transitions",), base=1, step=1, other=1), Reach.BOUNDED, UP_TO),
@@ -116,6 +127,13 @@ def up_to_n(k: Any, subject: Any) -> None:
     induction(k, subject)
 
 
+def at_a_constant(k: Any, subject: Any) -> None:
+    """An induction at one value of a subject's input."""
+    y = k.real("y")
+    k.scenario(Rates(y, Fraction(1, 8)))
+    induction(k, subject)
+
+
 def at_two_sizes(k: Any, subject: Any) -> None:
     """An induction at sizes of the harness's own choice."""
     k.choose("size", [2, 3])
@@ -126,6 +144,15 @@ def at_two_shapes(k: Any, subject: Any) -> None:
     """An induction at pairs of sizes."""
     k.choose("shape", [("a", 2), ("b", 3)])
     induction(k, subject)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Inputs of a subject."""
+
+    decay: Any
+    rate: Any
+    limit: float = 1.0
 
 
 class Side(Enum):
@@ -191,6 +218,29 @@ def two_by_name(k: Any, subject: Any) -> None:
     k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
 
 
+def two_by_a_number_in_the_name(k: Any, subject: Any) -> None:
+    """The elements are drawn in a loop, by names without brackets."""
+    x, y = tuple(k.real(f"g{t}") for t in range(2))
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def two_by_a_function(k: Any, subject: Any) -> None:
+    """The elements are drawn by a function of their number."""
+
+    def draw(i: int) -> Any:
+        return k.real(f"gradient {i} of x")
+
+    x, y = draw(1), draw(2)
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y))
+
+
+def two_that_have_names(k: Any, subject: Any) -> None:
+    """Two numbers that are no list, though their names end with a number."""
+    x, y = (k.real(name) for name in ("beta1", "beta2"))
+    z, w = k.real("c1"), k.real("c2")
+    k.inductive(lambda: k.check("C", subject(0) == 0), lambda: doubles(k, subject, x + y + z + w))
+
+
 def as_many_as_a_bound(k: Any, subject: Any) -> None:
     """The length of the list is a bound."""
     x = k.reals("x", k.bound("n"))
@@ -247,6 +297,10 @@ def pinned_on_the_first_path(k: Any, subject: Any) -> None:
         (two_floats_in_the_base, ("transitions",), OF_TWO),
         (two_in_the_step, ("transitions",), OF_TWO),
         (two_by_name, ("transitions",), OF_TWO),
+        (two_by_a_number_in_the_name, ("transitions",), OF_TWO),
+        (two_by_a_function, ("transitions",), OF_TWO),
+        (two_that_have_names, ("transitions",), BY_INDUCTION),
+        (at_a_constant, ("transitions",), "proved for every input with limit = 1.0 and rate = 1/8 by induction"),
         (as_many_as_a_bound, ("transitions", "n"), UP_TO_BY_INDUCTION),
         (by_a_forced_decision, (), "checked at 1 chosen value"),
         (at_a_pinned_number, (), "checked at 1 chosen value"),
@@ -281,6 +335,42 @@ def test_an_induction_of_which_a_part_asks_nothing_is_vacuous(base: Any, step: A
 
     finding = found(harness, "transitions")
     assert (finding.outcome, finding.reason) == (Outcome.VACUOUS, f"{part} asks nothing of what is free")
+
+
+def empty_base_on_a_path(k: Any, check: Callable[[], None], x: Any) -> None:
+    """On one path of two the base asks nothing."""
+    base = k.choose("base", ["asked", "empty"])
+    k.inductive(lambda: check() if base == "asked" else None, lambda: doubles(k, lambda x: x + x, x))
+
+
+def empty_second_base(k: Any, check: Callable[[], None], x: Any) -> None:
+    """The second induction of two has an empty base."""
+    k.inductive(check, lambda: doubles(k, lambda x: x + x, x))
+    k.inductive(lambda: None, lambda: doubles(k, lambda x: x + x, k.real("z")))
+
+
+@pytest.mark.parametrize("harness", [empty_base_on_a_path, empty_second_base])
+def test_a_base_of_another_path_or_induction_is_no_base(harness: Any) -> None:
+    def asks(k: Any, subject: Any) -> None:
+        harness(k, lambda: k.check("C", subject(0) == 0), k.real("x"))
+
+    finding = found(asks, "transitions")
+    words = "the base of an induction asks nothing of what is free"
+    assert (finding.outcome, finding.reason) == (Outcome.VACUOUS, words)
+
+
+def test_a_base_that_asks_on_one_side_of_its_own_decision_is_one() -> None:
+    def harness(k: Any, subject: Any) -> None:
+        x = k.real("x")
+
+        def base() -> None:
+            if x > 0:
+                k.check("C", subject(0) == 0)
+
+        k.inductive(base, lambda: doubles(k, subject, x))
+
+    finding = found(harness, "transitions")
+    assert (finding.outcome, Scope(**finding.stats["scope"]).label) == (Outcome.HOLDS, BY_INDUCTION)
 
 
 def test_a_direct_claim_that_asks_nothing_is_vacuous() -> None:
@@ -396,139 +486,3 @@ def test_evidence_that_does_not_say_what_the_harness_did_is_refused(kind: Kind) 
     one = check(kind=kind)
     outcome, why = audit(one, recorded(one, replace(answer(one), stats={})).finding)
     assert (outcome, why.endswith("nothing in it says what the harness did")) == (Outcome.ERROR, True)
-
-
-# What a harness frees
-Number = Any
-Vector = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Inner:
-    """A part of a configuration."""
-
-    decay: Number
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A configuration with every kind of field."""
-
-    rate: Number
-    betas: Vector
-    count: int | None = None
-    name: str = "a"
-    skip: frozenset[int] = frozenset()
-    shapes: tuple[int, ...] = ()
-    side: Side = Side.LEFT
-    on: bool = False
-    limit: float = 1.0
-    inner: Inner = Inner(0)
-
-
-def test_what_is_a_number_is_read_from_the_annotations() -> None:
-    number = {name for name, is_number in numeric(Setup).items() if is_number}
-    assert number == {"rate", "betas", "limit", "inner"}
-
-
-def freed(build: Callable[[Any], Any], *names: str) -> dict[str, tuple[bool, list[str]]]:
-    """Which fields a harness frees that builds its case so, and their concrete values."""
-
-    def harness(k: Any, subject: Any) -> None:
-        build(k)
-        doubles(k, subject, k.real("x"))
-
-    finding = found(harness, *names)
-    assert finding.outcome is Outcome.HOLDS, finding.reason
-    return {row["field"]: (row["free"], row["values"]) for row in finding.stats["fields"]}
-
-
-def test_a_number_is_free_where_it_is_made_of_an_input() -> None:
-    def build(k: Any) -> None:
-        y = k.real("y", 0, 1)
-        k.scenario([Setup(2 * y + 1, (1 - y, y), inner=Inner(y))], buffer=(y, -y), params=(0, 0), grads=(0, y))
-
-    rows = freed(build)
-    assert {name for name, (free, _) in rows.items() if free} == {"rate", "betas", "decay", "buffer"}
-    assert rows["params"] == rows["grads"] == (False, ["0"])
-    assert rows["limit"] == (False, ["1.0"])
-
-
-@pytest.mark.parametrize("pinned", ["element", "range", "dataclass", "path"])
-def test_one_free_element_does_not_free_a_list(pinned: str) -> None:
-    def build(k: Any) -> None:
-        y, z = k.reals("y", 2, 0, 1)
-        if pinned == "path":  # an element is constant on each path, and another one on the other
-            y, z = (y, 0) if k.choose("first", [True, False]) else (0, z)
-        elif pinned != "dataclass":
-            z = 1 if pinned == "element" else k.real("z", 1, 1)
-        second = 2 if pinned == "dataclass" else y
-        k.scenario([Setup(y, (y, z)), Setup(second, (y, z))])
-
-    rows = freed(build)
-    assert rows["betas"][0] is (pinned == "dataclass")
-    assert rows["rate"][0] is (pinned != "dataclass")
-
-
-def test_a_case_of_any_number_of_parts_is_taken_whole() -> None:
-    def build(k: Any) -> None:
-        inner = [Inner(k.real(f"decay {i}")) for i in range(4)]
-        k.scenario(*inner, Setup(k.real("rate"), (), inner=inner[0]))
-
-    assert {"decay", "rate"} <= {name for name, (free, _) in freed(build).items() if free}
-    three = freed(lambda k: k.scenario(Inner(0), Inner(k.real("y")), Setup(k.real("z"), ())))
-    assert (three["decay"], three["rate"][0]) == ((False, ["0"]), True)
-
-
-@pytest.mark.parametrize("case", [(Inner(0), 1), (Inner(0), Inner(0), Inner(0), (1, 2)), ((1, 2),)])
-def test_a_part_of_a_case_that_no_dataclass_is_in_needs_a_name(case: tuple[Any, ...]) -> None:
-    with pytest.raises(TypeError, match="give it a name"):
-        freed(lambda k: k.scenario(*case))
-
-
-def test_a_number_that_takes_two_values_is_not_free_and_a_word_that_does_is() -> None:
-    def build(k: Any) -> None:
-        value, name, on = k.choose("value", [1, 4]), k.choose("name", ["a", "b"]), k.choose("on", [False, True])
-        k.scenario(Setup(value, (), count=value, name=name, skip=frozenset({value}), on=on))
-
-    rows = freed(build)
-    assert rows["rate"] == (False, ["1", "4"])
-    assert {name for name, (free, _) in rows.items() if free} == {"count", "name", "skip", "on"}
-    assert rows["skip"][1] == ["[1]", "[4]"]
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_input_that_the_assumptions_pin_is_not_free(when: str) -> None:
-    def build(k: Any) -> None:
-        y, z = k.real("y"), k.real("z", 2, 2)
-        if when == "before":
-            k.assume(y == 3)
-        k.scenario(Setup(y, (z,), count=k.int("n", 5, 5), on=k.bool("b")))
-        if when == "after":
-            k.assume(y == 3)
-
-    assert {name for name, (free, _) in freed(build).items() if free} == {"on"}
-
-
-def test_a_path_that_nothing_is_asked_on_frees_nothing() -> None:
-    def harness(k: Any, subject: Any) -> None:
-        if k.choose("asked", [True, False]):
-            doubles(k, subject, k.real("x"))
-            k.scenario(Setup(1, ()))
-        else:
-            k.scenario(Setup(k.real("y"), ()))
-
-    rows = {row["field"]: row["free"] for row in found(harness).stats["fields"]}
-    assert not rows["rate"]
-
-
-def test_what_a_mutant_does_is_not_told() -> None:
-    """The rows are those of the reference's run: two explorations with other fields are two evidences."""
-
-    def harness(k: Any, subject: Any) -> None:
-        x = k.real("x", 1, 2)
-        k.scenario(Setup(1 if subject(1) == 2 else x, ()))
-        doubles(k, subject, x)
-
-    rows = {row["field"]: row["free"] for row in found(harness).stats["fields"]}
-    assert not rows["rate"]

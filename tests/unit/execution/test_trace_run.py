@@ -24,6 +24,8 @@ from gradproof.execution.methods import recorded_step as trace_run, replay_evide
 from gradproof.execution.methods.property import Job, Report
 from gradproof.execution.methods.recorded_step import StepSetting, settings_of
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result, Verification, on_path
+from gradproof.shadow.verify import check as verifying
+from gradproof.shadow.verify.check import attempted
 from models.accumulation.torch_mutants import MUTANTS
 from models.accumulation.torch_steps import TorchStep
 from models.registry import Mutant
@@ -390,3 +392,26 @@ def test_a_killed_mutant_is_told_as_its_window() -> None:
     assert "trace" not in control.counterexample["values"]
     assert [t.event for _, t in line.faults if t.refused] == ["backward"]
     assert re.fullmatch(r"\w+\.py:\d+", line.ticks[0].note)
+
+
+@pytest.mark.parametrize(
+    ("subject", "windows", "asked", "tried"),
+    [
+        (TorchStep, 2, ["GA-EQ-001", "GA-INV-002"], [0, 1, 2]),  # each holds, where Python reads numbers: other seeds
+        (TorchStep, 1, ["GA-INV-002"], [0, 0]),  # undecided, also where counts are the numbers of this run
+        (MUTANTS["clip_per_micro_batch"].subject, 2, ["GA-INV-005"], [0]),  # refuted, whatever else is left
+    ],
+)
+def test_no_run_is_made_for_an_obligation_that_nobody_asks_for(
+    subject: Any, windows: int, asked: list[str], tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def noted(step: Any, request: Any, *rest: Any) -> Any:
+        seeds.append(request.seed)
+        return attempted(step, request, *rest)
+
+    monkeypatch.setattr(verifying, "attempted", noted)
+    setting = StepSetting("linear", 2, windows, mode="bf16", max_norm=0.0625)
+    found = trace_run.StepTrial(claim(), Desk({}), accumulates, [setting]).verify("a test", subject, setting, asked)
+    assert (sorted(r.obligation for r in found.made.results), seeds) == (asked, tried)

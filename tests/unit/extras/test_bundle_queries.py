@@ -44,7 +44,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
 def indexed(heard: asking.Heard) -> dict[str, Any]:
     check = planned("KANI-GT-403")
     finding = recorded(check, Finding(Outcome.HOLDS, "", stats={"solver": smt.version()})).finding
-    return asking.index_row(check, finding, heard, "", 60.0)
+    return asking.index_row(check, finding, heard, "")
 
 
 def stated(heard: asking.Heard) -> tuple[dict[str, Any], str]:

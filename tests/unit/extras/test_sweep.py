@@ -25,7 +25,7 @@ from tests.schemas import schemas
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
-SMALL = ["--net", "mlp", "--accumulate", "1,2", "--micro-batch", "2", "--num-steps", "6", "--draws", "8"]
+SMALL = ["--net", "mlp", "--accum-steps", "1,2", "--micro-batch", "2", "--num-steps", "6", "--draws", "8"]
 
 
 def curve(*heights: float, spread: float = 0.0) -> list[SweepPoint]:

@@ -10,15 +10,22 @@ import pytest
 import torch
 from training_checks import checks, found
 
-from gradproof.core.outcome import Outcome, Reach
+from gradproof.core.check import Scope
+from gradproof.core.outcome import Outcome
 from models.tokens.scaling import AdamW, Setup, Sgd, SgdSetup, State
 from models.tokens.torch_scaling import TorchScaling
 from symbolic.tokens.falsify import net, vector
 from symbolic.tokens.falsify_scaling import stream
-from symbolic.tokens.scaling import BETA1, BETA2, LIMIT
+from symbolic.tokens.scaling import BETA1, BETA2, limit
 
 GRADIENTS = [0.5, -2.0, 0.25, 3.0, -0.125]
-PROOFS = ("KANI-GT-211", "KANI-GT-212", "KANI-GT-216", "KANI-GT-219")
+BY_INDUCTION = "proved for all inputs by induction"
+PROOFS = {
+    "KANI-GT-211": BY_INDUCTION,
+    "KANI-GT-212": BY_INDUCTION,
+    "KANI-GT-216": "proved for every input with eps = 0 by induction",
+    "KANI-GT-219": BY_INDUCTION,
+}
 
 
 def by_torch(optimizer: torch.optim.Optimizer, leaf: torch.Tensor, gradients: Sequence[float]) -> float:
@@ -59,13 +66,13 @@ def test_the_bound_on_adamws_step_is_sharp_on_torch() -> None:
     optimizer = torch.optim.AdamW([leaf], lr=1e-3, eps=1e-30, weight_decay=0.0)
     before = by_torch(optimizer, leaf, grown[:-1])
     last = abs(by_torch(optimizer, leaf, grown[-1:]) - before) / 1e-3
-    assert 7.2 < last < sqrt(LIMIT) < 7.28
+    assert 7.2 < last < sqrt(limit(BETA1, BETA2)) < 7.28
 
 
 @pytest.mark.parametrize("name", PROOFS)
 def test_it_holds_at_every_step_and_every_mutant_is_refuted(name: str) -> None:
     finding = found(name)
-    assert (finding.outcome, finding.reach) == (Outcome.HOLDS, Reach.ALL_INPUTS)
+    assert (finding.outcome, Scope(**finding.stats["scope"]).label) == (Outcome.HOLDS, PROOFS[name])
     assert {c.name for c in finding.controls if c.killed} == {"empty body", *checks()[name].mutants}
 
 
@@ -75,7 +82,7 @@ def test_the_claim_of_eight_times_the_rate_is_refuted(claim: str) -> None:
 
 
 def test_a_limit_that_is_a_little_too_small_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("symbolic.tokens.scaling.LIMIT", LIMIT * Fraction(99, 100))
+    monkeypatch.setattr("symbolic.tokens.scaling.limit", lambda b1, b2: limit(b1, b2) * Fraction(99, 100))
     assert found("KANI-GT-219", "models.tokens.scaling:AdamW").outcome is not Outcome.HOLDS
 
 

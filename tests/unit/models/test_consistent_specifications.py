@@ -44,7 +44,7 @@ DATA = tuple(
 PROFILES: dict[str, tuple[Spec, ...]] = {
     "the buffer": (TABLE_SPEC, *(PROOFS[f"KANI-GA-{n:03d}"] for n in (11, 12, 13, 14, 15))),
     "schedules": (SCHEDULING_SPEC, PROOFS["KANI-GA-013"], PROOFS["KANI-GA-017"]),
-    "one sync a window": (SYNCHRONISING_SPEC, PROOFS["KANI-GA-013"], PROOFS["KANI-GA-018"]),
+    "one sync a window": (SYNCHRONISING_SPEC, PROOFS["KANI-GA-013"], PROOFS["KANI-GT-303"]),
 }
 """The table leaves to loops whether the schedule follows each step, and whether the ranks are summed once."""
 
@@ -278,7 +278,7 @@ def test_a_loop_that_sums_otherwise_disagrees_with_the_proof(loop: Loop) -> None
     changed = specs.loop_spec("the changed loop", loop, SYNCHRONISING_SPEC.decides, specs.SYNCS)
     found = [one for data in DATA if (one := first_disagreement((changed, *PROFILES["one sync a window"][1:]), data))]
     assert found
-    assert "KANI-GA-018" in min(found)[1]
+    assert "KANI-GT-303" in min(found)[1]
 
 
 def test_the_shortest_sequence_is_named_with_both_checks() -> None:

@@ -12,6 +12,9 @@ from gradproof.core.outcome import Outcome
 from gradproof.execution.methods.harness import ConcreteKit, SymbolicKit
 
 CASES = [
+    ("KANI-GA-024", "models.accumulation.rounding_steps:Unscaled"),
+    ("KANI-GA-024", "models.accumulation.rounding_steps:Empty"),
+    ("KANI-GA-025", "models.accumulation.rounding_steps:Unscaled"),
     ("KANI-GT-211", "models.tokens.scaling:SgdDecay"),
     ("KANI-GT-212", "models.tokens.scaling:SgdClipped"),
     ("KANI-GT-216", "models.tokens.scaling:AdamClipped"),

@@ -257,22 +257,24 @@ def test_a_baseline_that_is_no_report_is_refused(
     assert "GP481" in capsys.readouterr().err
 
 
-def test_every_reason_is_told_where_no_other_command_has_them(
+def test_verbose_has_every_reason(
     toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`gradproof report` has no baseline, so the words of `gate` are all that there is."""
-    monkeypatch.setattr("gradproof.cli.report.MOST", 1)
+    monkeypatch.setattr("gradproof.report.formats.summary.LINES", 8)
     text = toy.contracts()[0].read_text(encoding="utf-8")
     toy.contracts()[0].write_text(text.replace('value: "1e-5"', 'value: "1e-4"'), encoding="utf-8")
     capsys.readouterr()
     assert dispatch(["gate", "--format", "json", "--baseline", str(base)]) == BROKEN
     reasons = json.loads(capsys.readouterr().out)["verdict"]["reasons"]
     assert len(reasons) > 3
-    dispatch(["gate", "--baseline", str(base)])
+    dispatch(["gate", "--baseline", str(base), "--verbose"])
     stated = capsys.readouterr().out
-    assert [line[4:] for line in stated.splitlines() if line.startswith("  - ")] == reasons
-    dispatch(["gate"])
-    assert "gradproof report" in capsys.readouterr().out
+    baseline = [reason for reason in reasons if "the baseline" in reason]
+    assert baseline
+    assert [r for r in baseline if r not in stated] == []
+    assert all(reason.split(" ")[0] in stated for reason in reasons)
+    dispatch(["gate", "--baseline", str(base), "--format", "text"])
+    assert "more reasons: --verbose shows all" in capsys.readouterr().out
 
 
 def test_a_baseline_that_is_not_there_or_says_too_much_is_refused(toy: Workspace, base: Path) -> None:

@@ -22,7 +22,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, Effect, Expect, Kind, Layer, Outcome
 from gradproof.evidence.record import record
 from gradproof.report import text as fmt, views
-from gradproof.report.formats import html, jsonreport, markdown, terminal
+from gradproof.report.formats import html, jsonreport, markdown
 
 Report = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,10 +31,12 @@ PAIRS = list(DECISION)
 NOT_GREEN = [pair for pair in PAIRS if DECISION[pair] is not Effect.DISCHARGED]
 
 
-def in_terminal(report: Report, width: int = 100, colour: bool = False) -> str:
+def in_terminal(report: Report, width: int = 0, colour: bool = False) -> str:
+    """What a terminal of this width shows; without a width, what a pipe gets."""
     out = io.StringIO()
     system = "standard" if colour else None
-    terminal.render(report, Console(file=out, width=width, force_terminal=colour, color_system=system))  # type: ignore[arg-type]
+    console = Console(file=out, width=width or 100, force_terminal=bool(width), color_system=system)  # type: ignore[arg-type]
+    markdown.draw(markdown.overview(report), console)
     return out.getvalue()
 
 
@@ -78,7 +80,7 @@ def test_every_outcome_is_named_with_its_effect(pair: tuple[Expect, Outcome]) ->
         assert views.outcome_words(find(report, TARGET)) in text.replace("\n", " "), name
         assert ("GATE MET" in text) == (DECISION[pair] is Effect.DISCHARGED), name
         assert ("GATE NOT MET" in text) == (DECISION[pair] is not Effect.DISCHARGED), name
-    assert cell.words in " ".join(in_terminal(report, 60).split())
+    assert cell.words in " ".join(in_terminal(report).split())
     row = next(line for line in markdown.render(report).splitlines() if line.startswith(f"| {TARGET} "))
     assert ("DISCHARGED" in row) == (DECISION[pair] is Effect.DISCHARGED)
     assert ("nothing established" in row) == (DECISION[pair] is not Effect.DISCHARGED)
@@ -206,7 +208,7 @@ def test_nothing_is_printed_before_a_refusal() -> None:
     report["totals"]["broken"] = 3
     out = io.StringIO()
     with pytest.raises(GradproofError):
-        terminal.render(report, Console(file=out))
+        markdown.draw(markdown.overview(report), Console(file=out))
     assert out.getvalue() == ""
 
 
@@ -255,9 +257,9 @@ def test_the_terminal_keeps_its_width(made: Callable[[], Report], width: int) ->
 
 
 def test_colour_adds_nothing_but_colour() -> None:
-    coloured = in_terminal(sample.red(), colour=True)
+    coloured = in_terminal(sample.red(), 100, colour=True)
     assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == in_terminal(sample.red())
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == in_terminal(sample.red(), 100)
 
 
 def hostile(value: Any, text: str) -> Any:
@@ -302,8 +304,21 @@ def test_markdown_tables_have_every_column() -> None:
     assert "BatchNorm" not in text[text.index("## Accumulation error") : end]
 
 
+def test_the_matrix_has_a_column_for_every_layer_that_is_asked_for() -> None:
+    report, title = sample.green(), views.LAYER_TITLE[Layer.STEP]
+    assert views.LAYER_TITLE[Layer.SMT] in in_terminal(report, 160)
+    assert title not in in_terminal(report, 160)
+    row = report["obligations"][0]
+    asked = {"effect": "OPEN", "outcomes": [], "reach": None, "required": True, "checks": []}
+    row["cells"]["step"] = {**row["cells"]["smt"], **asked}
+    row["effect"] = "OPEN"
+    report["verdict"] |= {"met": False, "exit": "open", "code": 4, "reasons": ["no check"]}
+    assert title in in_terminal(report, 160)
+
+
 def test_the_terminal_obeys_no_control_character() -> None:
-    text = in_terminal(hostile(sample.red(), "\x1b[2J\x07[bold]x[/bold]\u202e"))
+    nasty = hostile(sample.red(), "\x1b[2J\x07[bold]x[/bold]\u202e")
+    text = in_terminal(nasty) + in_terminal(nasty, 200)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\u202e" not in text
@@ -400,7 +415,7 @@ def test_small_words() -> None:
 
 
 def test_rendering_loads_neither_torch_nor_z3() -> None:
-    load = "import sys; from gradproof.report.formats import html, terminal, markdown, jsonreport"
+    load = "import sys; from gradproof.report.formats import html, markdown, jsonreport"
     code = f"{load}; print({{'torch', 'z3'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert found.stdout.strip() == "set()"

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import report_sample as sample
+from test_index import drawn
+from test_page import broken, rounded
 from test_render_page import CSS, Page
 
 from gradproof.report import text as fmt
-from gradproof.report.formats import html
+from gradproof.report.formats import html, page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -24,6 +26,9 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser is here: no
 
 RED = sample.red()
 PAGE = html.render(RED)
+FOUND = broken()
+FOUND.results[0].reason = "a_word_that_is_longer_than_a_narrow_screen_" * 4
+PAGES = {"/step": page.of_step(FOUND), "/rounded": page.of_step(rounded()), "/index": drawn(RED, sample.green())}
 BLIND = PAGE.replace('"use strict";', '"use strict"; ', 1)  # its digest is no longer the one that the page allows
 OUTCOME, FOLDED = "BROKEN", "KANI-GA-001"
 
@@ -53,7 +58,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    made = Served({"/red": PAGE, "/blind": BLIND})
+    made = Served({"/red": PAGE, "/blind": BLIND, "/frames": FRAMES, **PAGES})
     threading.Thread(target=made.server.serve_forever, daemon=True).start()
     yield made
     made.server.shutdown()
@@ -107,6 +112,37 @@ def test_no_other_script_runs_and_the_page_is_whole_without_one(served: Served, 
     assert "Content Security Policy" in said
     assert "hidden" in bar(dom)
     assert len(shown(dom)) == len(RED["checks"])
+
+
+FRAMES = f"""<!doctype html><body><script>
+for (const page of {["/red", *PAGES]}) for (const width of [400, 1280]) {{
+  const frame = document.createElement("iframe");
+  frame.width = width;
+  frame.height = 900;
+  frame.src = page;
+  frame.onload = () => {{
+    const inner = frame.contentDocument.documentElement;
+    frame.dataset.said = `${{page}} ${{inner.clientWidth > width - 30}} ${{inner.scrollWidth - inner.clientWidth}}`;
+  }};
+  document.body.append(frame);
+}}
+</script>"""
+"""Each page in a frame of a phone's width and of a screen's. A frame says how much of it has to be scrolled to."""
+
+
+def test_nothing_is_scrolled_to_the_side(served: Served, tmp_path: Path) -> None:
+    dom, _ = browse(tmp_path, f"{served.address}/frames", "--virtual-time-budget=5000", "--dump-dom")
+    said = re.findall(r'data-said="([^"]*)"', dom)
+    assert sorted(said) == sorted(f"{page} true 0" for page in ("/red", *PAGES) for _ in range(2))
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scheme", ["1", "0"], ids=["light", "dark"])
+def test_a_page_is_light_or_dark_as_preferred(served: Served, tmp_path: Path, scheme: str, name: str) -> None:
+    image = tmp_path / "page.png"
+    flags = ["--window-size=900,700", f"--screenshot={image}", f"--blink-settings=preferredColorScheme={scheme}"]
+    browse(tmp_path, f"{served.address}{name}", *flags)
+    assert first_pixel(image.read_bytes()) == {"1": "fbfaf8", "0": "131518"}[scheme]
 
 
 @pytest.mark.parametrize(("scheme", "place"), [("1", 0), ("0", 1)], ids=["light", "dark"])

@@ -1,4 +1,4 @@
-"""What the page tells of an obligation, the kill matrix, the claims, and that five hundred checks stay below 1 MB."""
+"""What the page tells of an obligation, the mutants, the claims, and that five hundred checks stay below 1 MB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import report_sample as sample
 from test_render_page import Page
 
-from gradproof.report import stories, stories as kills, text as fmt
+from gradproof.report import stories, text as fmt
 from gradproof.report.build import LONGEST, texts
 from gradproof.report.formats import html
 
@@ -23,25 +23,26 @@ def mutant(**lists: list[str]) -> Report:
     return MUTANT | lists
 
 
-def states(*mutants: Report) -> list[list[str | None]]:
-    (found,) = kills.matrices(mutants)
-    return [[kills.state(counts) for counts in row] for _, row in found.rows]
-
-
 def test_a_survivor_is_never_hidden_by_the_devices_that_killed() -> None:
-    one, two = mutant(killed_by=["F@cpu-fp32", "K"], survived=["F@cpu-fp16"]), mutant(name="n", not_tried=["K"])
-    assert states(one, two) == [["survived", "killed_by"], [None, "not_tried"]]
-    (made,) = kills.matrices([one, two])
-    assert made.columns == (("F", "F@cpu-fp16"), ("K", "K"))
-    first, second = (str(cells) for _, cells in made.cells)
-    assert '<td class="broken">✕ 1/2<span class="vh"> survived</span></td>' in first
-    assert second.startswith("<td></td>")
+    report = sample.green()
+    killed = next(m for m in report["mutants"] if "FALSIFY-GA-001@cpu-fp16" in m["killed_by"])
+    report["mutants"][1]["not_tried"] = ["KANI-GA-003"]
+    page = html.render(report)
+    assert "SURVIVED" not in page.partition('id="mutants"')[2].partition("</section>")[0]
+    killed["killed_by"].remove("FALSIFY-GA-001@cpu-fp16")
+    killed["survived"] = ["FALSIFY-GA-001@cpu-fp16"]
+    report["verdict"] |= {"met": False, "exit": "broken", "code": 1, "reasons": ["a mutant survived"]}
+    rows = html.render(report).partition('aria-label="Mutants"')[2].partition("</table>")[0].split("<tr ")
+    [row] = [row for row in rows if f">{killed['name']}<" in row]
+    assert "SURVIVED" in row
+    assert "survived <span" in row
+    assert len([row for row in rows if "not tried by" in row]) == 1
 
 
-def test_mutants_are_told_by_the_clause_that_they_break() -> None:
-    groups = kills.matrices(sample.green()["mutants"])
-    assert [g.clause for g in groups] == list(dict.fromkeys(row[0] for row in sample.REFERENCES.values()))
-    assert sum(len(g.rows) for g in groups) == len(sample.REFERENCES)
+def test_mutants_are_told_with_the_clause_that_they_break() -> None:
+    section = html.render(sample.green()).partition('aria-label="Mutants"')[2].partition("</table>")[0]
+    for name, (clause, *_) in sample.REFERENCES.items():
+        assert re.search(rf">{name}<.*?data-label=\"Breaks\">{clause}<", section), name
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_mutants_are_told_by_the_clause_that_they_break() -> None:
     ],
 )
 def test_a_mutant_is_certain_only_when_every_check_killed_it(lists: dict[str, list[str]], certain: bool) -> None:
-    assert kills.certain(mutant(**lists)) is certain
+    assert stories.certain(mutant(**lists)) is certain
 
 
 def test_a_story_tells_bounds_with_their_reasons_and_the_worst_first() -> None:

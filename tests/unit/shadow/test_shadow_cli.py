@@ -411,6 +411,7 @@ def test_no_such_device(train: Path, capfd: pytest.CaptureFixture[str], monkeypa
         ("json", "{"),
         ("md", "# REFUTED"),
         ("text", "REFUTED"),
+        ("html", "<!doctype html>"),
         ("sarif", "{"),
         ("junit", "<testsuites"),
         ("github", "::error file="),

@@ -148,6 +148,14 @@ def test_json_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert "arguments ['refuted']" in err
 
 
+def test_a_page_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("--format", "html", "--", "jobs/train.py", "refuted") == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("<!doctype html>")
+    assert "REFUTED: jobs/train.py" in out
+    assert "arguments ['refuted']" in err
+
+
 def test_the_result_in_a_file_leaves_the_scripts_output_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert gradproof("--format", "json", "--out", "made.json", "--", "jobs/train.py", "refuted") == 1
     assert capfd.readouterr().out.startswith("arguments")

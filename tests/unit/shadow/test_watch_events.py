@@ -17,10 +17,20 @@ from torch.utils.checkpoint import checkpoint
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.protocol import rank_sums
+from gradproof.shadow.protocol import run_events
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.rank_sums import RankSums
-from gradproof.shadow.protocol.run_events import CLIP, PASS, RATE, REWRITTEN, SCHEDULE, STEP, UNSCALE, ZERO, SeenEvent
+from gradproof.shadow.protocol.run_events import (
+    CLIP,
+    PASS,
+    RATE,
+    REWRITTEN,
+    SCHEDULE,
+    STEP,
+    UNSCALE,
+    ZERO,
+    Event,
+    RankSums,
+)
 from gradproof.shadow.record.patches import Patches
 
 FIRST_OPTIMIZER = """
@@ -36,7 +46,7 @@ Act = Callable[[nn.Module, torch.optim.Optimizer], Any]
 LOCATION: Any = SimpleNamespace(file="train.py", line=3)
 
 
-def seen(act: Act, before: bool = True) -> list[SeenEvent]:
+def seen(act: Act, before: bool = True) -> list[Event]:
     """The events of a run in which something is done after one backward pass, if any."""
     with Monitor() as monitor:
         monitor.run.recorded = set(range(100))
@@ -280,7 +290,7 @@ def test_ranks_are_summed_after_the_last_micro_batch(
     at: tuple[int, ...], then: str, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sum after an earlier one leaves the rest of the window on its own rank; so does what is written afterwards."""
-    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    monkeypatch.setattr(run_events, "world_of", lambda group=None: 2)
     sums, weight = RankSums(), nn.Parameter(torch.ones(3))
     sums.on = True
     for number in (1, 2):
@@ -300,7 +310,7 @@ def test_ranks_are_summed_after_the_last_micro_batch(
 
 
 def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    monkeypatch.setattr(run_events, "world_of", lambda group=None: 2)
     sums, table = RankSums(), nn.Embedding(5, 2, sparse=True)
     sums.on = True
     table(torch.tensor([1])).sum().backward()
@@ -314,7 +324,7 @@ def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.M
 def test_a_gradient_that_its_ddp_did_not_sum_is_refuted_but_where_ranks_exchange_by_hand(
     by_hand: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_sums, "world_of", lambda group=None: 2)
+    monkeypatch.setattr(run_events, "world_of", lambda group=None: 2)
     sums, module = RankSums(), nn.Linear(2, 1)
     net: Any = nn.Module()
     net.module, net.parameters_to_ignore, net.require_backward_grad_sync = module, set(), False

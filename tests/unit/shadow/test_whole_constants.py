@@ -35,8 +35,9 @@ def test_the_simplest_rational_of_an_interval() -> None:
     assert simplest(Fraction(5, 2), Fraction(7, 2)) == 3
 
 
-def test_a_snap_lists_what_it_changed() -> None:
+def test_a_constant_near_a_rational_is_listed_and_read_as_it_where_a_run_asks_for_it() -> None:
     laws = Interpreter(Terms())
-    laws.snap = {}
+    assert [laws.exact(x) for x in (0.5, 1 / 3)] == [Fraction(1, 2), Fraction(1 / 3)]
+    laws.snap = True
     assert [laws.exact(x) for x in (0.5, 1 / 3)] == [Fraction(1, 2), Fraction(1, 3)]
-    assert laws.snap == {1 / 3: Fraction(1, 3)}
+    assert laws.near == {1 / 3: Fraction(1, 3)}

@@ -9,11 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.ops.forms import Forms
-from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.request import Request
 from gradproof.shadow.verify.check import check_whole
-from gradproof.shadow.whole import fake
+from gradproof.shadow.whole import runs
 from tests.unit.whole_models import Gpt, Llama, Pictures, loop, pictures, tokens
 
 MODELS: dict[str, tuple[Any, Any]] = {
@@ -60,7 +59,7 @@ class Blind(Crossed):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_those_that_torch_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "Forms", Crossed)
+    monkeypatch.setattr(runs, "Forms", Crossed)
     Crossed.compared = 0
     found = check_whole(loop(*MODELS[name]), "step", Request(fake=True))
     assert found.outcome is Outcome.HOLDS, [result.reason for result in found.results]
@@ -68,7 +67,7 @@ def test_results_are_those_that_torch_makes(name: str, monkeypatch: pytest.Monke
 
 
 def test_a_form_that_leaves_strides_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "Forms", Blind)
+    monkeypatch.setattr(runs, "Forms", Blind)
     found = check_whole(loop(Gpt), "step", Request(fake=True))
     assert any("AssertionError" in result.reason for result in found.results)
 

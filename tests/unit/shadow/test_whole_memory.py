@@ -12,14 +12,14 @@ from torch import Tensor
 
 from gradproof.shadow.whole.memory import Frame, Meetings, Memory, weakly
 from gradproof.shadow.whole.terms import UNIT
-from gradproof.shadow.whole.values import SHARED, Moves, Value, shared
+from gradproof.shadow.whole.values import SHARED, Algebra, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
 
 SHAPES = ((4, 6), (4, 3, 4), (2, 4, 6), (8, 4), (4, 5, 3))
 
 
-class Followed(Traced, Moves):
+class Followed(Traced, Algebra):
     """Movements whose numbers can be computed."""
 
 

@@ -11,7 +11,7 @@ import torch
 from gradproof.shadow.record.checksums import same
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import SAMPLED, Escapes, Unchanged, fingerprint
+from gradproof.shadow.whole.unseen import SAMPLED, Unchanged, fingerprint
 
 BIG = 64 * SAMPLED
 SHAPES: dict[str, Callable[[], torch.Tensor]] = {
@@ -51,7 +51,7 @@ def test_the_distance_of_the_elements_is_odd() -> None:
 
 
 def test_an_array_reaches_memory_as_long_as_it_is_held() -> None:
-    escapes, tensor = Escapes(), torch.zeros(4)
+    escapes, tensor = Unchanged(), torch.zeros(4)
     assert not escapes.reach(tensor)
     array = tensor.numpy()
     escapes.left(tensor.untyped_storage(), array)
@@ -63,7 +63,7 @@ def test_an_array_reaches_memory_as_long_as_it_is_held() -> None:
 
 
 def test_memory_of_another_owner_is_always_reached() -> None:
-    escapes = Escapes()
+    escapes = Unchanged()
     assert escapes.reach(torch.from_numpy(numpy.zeros(4)))
     assert escapes.reach(torch.zeros(4).share_memory_())
     given = torch.from_numpy(numpy.zeros(4))
@@ -77,10 +77,10 @@ def test_memory_of_another_owner_is_always_reached() -> None:
 def test_one_element_is_seen_once_the_memory_was_given_away() -> None:
     value = Interpreter(Terms()).ones(1)
     for given in (False, True):
-        tensor, kept = torch.zeros(BIG), Unchanged(Escapes())
+        tensor, kept = torch.zeros(BIG), Unchanged()
         kept.keep("gradient w", tensor, value)
         if given:
-            kept.left(tensor.untyped_storage())
+            kept.left(tensor.untyped_storage(), None)
         tensor[1] = 1
         assert [name for name, _ in kept.changed("gradient", lambda _: value)] == ["gradient w"] * given
         assert [name for name, _ in kept.changed("gradient", lambda _: value)] == []

@@ -13,9 +13,9 @@ from toy_workspace import answer, check, refutation
 from gradproof.contract.schema import Least, Waiver
 from gradproof.contract.settings import Demands, demands_of
 from gradproof.core.check import Check, Finding
-from gradproof.core.outcome import Effect, Exit, Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.outcome import EXIT_MEANING, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.verdict.judge import Verdict
-from gradproof.verdict.plan import Clause, Dependency, Policy, shortcoming
+from gradproof.verdict.plan import Clause, Policy, shortcoming
 
 NOW = datetime.now(UTC)
 TODAY = NOW.date()
@@ -53,11 +53,9 @@ def test_an_obligation_without_a_layer_keeps_the_gate_open() -> None:
 
 
 def test_a_premise_that_is_not_discharged_keeps_the_gate_open() -> None:
-    made = judged(
-        proved(), policy=replace(BARE, dependencies=(Dependency("a", True, ""), Dependency("b", False, "it is open")))
-    )
+    made = judged(proved(), policy=replace(BARE, dependencies={"a": Exit.MET, "b": Exit.OPEN}))
     assert made.exit is Exit.OPEN
-    assert [" b, " in r and r.endswith("it is open") for r in made.reasons] == [True]
+    assert [" b, " in r and r.endswith(EXIT_MEANING[Exit.OPEN]) for r in made.reasons] == [True]
 
 
 def test_a_contract_without_a_falsification_of_its_gate_plans_none() -> None:

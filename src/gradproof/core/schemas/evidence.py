@@ -239,11 +239,12 @@ class ScopeRow(EvidencePart):
     direct: Count
     other: Count
     sizes: list[Count]
+    fixed: list[str]
 
     def read(self) -> Scope:
         """The scope, which tells the reach."""
-        lists = {"bounds": tuple(self.bounds), "numbers": tuple(self.numbers), "sizes": tuple(self.sizes)}
-        return Scope(**{**self.stated(), **lists})
+        parts: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in self.stated().items()}
+        return Scope(**parts)
 
 
 class FreeField(EvidencePart):

@@ -10,6 +10,7 @@ Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -46,18 +47,22 @@ class Violated(BaseException):
 
 
 BRIEF = 5.0  # seconds for a question that no verdict rests on
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX, _NUMBER = re.compile(r"\[(\d+)\]"), re.compile(r"\d+")
 FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends."""
+    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends.
+
+    `scope`: whether it is worked out what is free, which is part of what a subject's run shows, and of no control's.
+    """
 
     branches: int
     paths: int
     query_seconds: float
     deadline: float
+    scope: bool = True
 
 
 @dataclass
@@ -94,10 +99,10 @@ class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any.
 
     `inputs`: names of what was free: some path that is checked leaves it several values. `numbers`: names of choices
-    among numbers. `sizes`: lengths of the lists of inputs. `parts`: base, step and direct, as far as the harness came
-    to them. `asked`: checks of each part and of no part; of a step and a direct claim those that ask of what is free.
-    `free`: how many checks do so, in whatever part. `fields`: what is known of the cases, for the paths that were
-    checked and have an input.
+    among numbers. `sizes`: lengths of the lists of inputs. `parts`: each base, step and direct claim that ran to its
+    end, after which decisions, and the checks in it. `asked`: checks of each part and of no part; of a step and direct
+    claim those that ask of what is free. `free`: how many checks do so, in any part. `fields`: what is known of the
+    cases, for the paths that were checked and have an input.
     """
 
     paths: int = 0
@@ -111,10 +116,10 @@ class Exploration:
     used: set[str] = field(default_factory=set)
     inputs: set[str] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)
-    lists: dict[str, set[int]] = field(default_factory=dict)
+    lists: dict[Hashable, set[int]] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     asked: Counter[str] = field(default_factory=Counter)
-    parts: set[str] = field(default_factory=set)
+    parts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     free: int = 0
     fields: dict[tuple[str, str], CaseField] = field(default_factory=dict)
     violation: Violated | None = None
@@ -191,6 +196,8 @@ class Explorer:
             return
         if any(_fields(x) != was for x, was in self._path.given):
             raise self._stop("ERROR", "a number that the harness gave was changed by the subject")
+        if not self.limits.scope:
+            return
         answer = self.ask([]).answer
         if answer is SolverAnswer.UNSAT:
             self.result.dead.append(list(self._path.options))
@@ -215,8 +222,7 @@ class Explorer:
 
         All are asked for other values at once, then any of the rest, then each: most often the first question decides.
         """
-        inputs = {t.get_id() for t in self._path.inputs.values()}
-        terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and _mentions(x.term, inputs)}
+        terms = {str(i): x.term for i, x in enumerate(asked) if hasattr(x, "term") and self._inputs_in(x)}
         first = self._briefly([], terms) if terms else {}
         left, different = set(first), {n: smt.negate(as_bool(_is(asked[int(n)], value))) for n, value in first.items()}
         for question in (smt.both, smt.either):
@@ -327,9 +333,20 @@ class Explorer:
         self.element(name)
 
     def element(self, name: str) -> None:
-        """Note an input as an element of a list: x[0] and x[1] are a list of two, whoever made it."""
+        """Note an input as an element of a list: x[0] and x[1] are a list of two, whoever made it.
+
+        So are x0 and x1 where one call in the program drew both, as in a loop, by names that it made.
+        """
         for found in _INDEX.finditer(name):
             self.result.lists.setdefault(name[: found.start()], set()).add(int(found[1]))
+        frame = sys._getframe()
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gradproof."):
+            frame = frame.f_back
+        written = [one for at in (frame, frame.f_back) if at is not None for one in at.f_code.co_consts]
+        literal = any(name == one or (isinstance(one, tuple) and name in one) for one in written)
+        for found in () if literal else _NUMBER.finditer(name):
+            key = frame.f_code, frame.f_lasti, name[: found.start()]
+            self.result.lists.setdefault(key, set()).add(int(found[0]))
 
     def case(self, rows: Iterable[Row]) -> None:
         """The fields of a case that the harness built on this path."""
@@ -367,13 +384,14 @@ class Explorer:
 
     def within(self, part: str, body: Callable[[], None]) -> None:
         """Run one part of a proof: `base`, `step` or `direct`."""
-        self.result.parts.add(part)
         path = self._path
-        outer = path.part, path.run
+        outer, before = (path.part, path.run), path.checks
         path.runs += 1
         path.part, path.run = part, path.runs
+        key = part, path.run, *path.taken
         try:
             body()
+            self.result.parts[key] += path.checks - before
         finally:
             path.part, path.run = outer
 
@@ -388,7 +406,7 @@ class Explorer:
         if first:
             self._path.open.append((part, None if self._path.decided else self._inputs_in(condition)))
         else:
-            self._ask_of_free(part, self._path.decided or self._about_input(condition))
+            self._ask_of_free(part, self._path.decided or bool(self._inputs_in(condition)))
 
     def _inputs_asked(self, condition: Any) -> set[str]:
         """The inputs in a condition, where a part of a proof assumed something. Raises Stopped where it was another."""
@@ -404,14 +422,9 @@ class Explorer:
         if part not in ("base", "other"):
             self.result.asked[part] += free
 
-    def _about_input(self, condition: Any) -> bool:
-        """Whether a condition depends on an input of this path."""
-        inputs = {t.get_id() for t in self._path.inputs.values()}
-        return isinstance(condition, SymBool) and _mentions(condition.term, inputs)
-
-    def _inputs_in(self, condition: Any) -> set[str]:
-        """The names of the inputs that a condition depends on."""
-        parts = {one.get_id() for one in _parts(condition.term)} if isinstance(condition, SymBool) else set()
+    def _inputs_in(self, x: Any) -> set[str]:
+        """The names of the inputs that a condition or a number depends on."""
+        parts = {one.get_id() for one in _parts(x.term)} if hasattr(x, "term") else set()
         return {name for name, t in self._path.inputs.items() if t.get_id() in parts}
 
     def _violated(self, clause: str, label: str, values: dict[str, Any]) -> Violated:
@@ -430,11 +443,6 @@ class Explorer:
         if reply.answer is SolverAnswer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
-
-
-def _mentions(term: smt.Term, inputs: set[int]) -> bool:
-    """Whether some part of a term is one of the inputs."""
-    return any(one.get_id() in inputs for one in _parts(term))
 
 
 def _parts(term: smt.Term) -> Iterator[smt.Term]:

@@ -2,13 +2,14 @@
 
 Fields come from the dataclasses themselves. A number is free where it is a term in the harness's inputs that the
 assumptions leave several values, and a list of numbers, or of dataclasses, where each of its elements is so on one
-path; a field that is annotated with whole numbers, words or truth values alone is also free where it has several
-values over the paths.
+path; a field that is annotated with whole numbers, words or truth values alone is also free where its value at one
+place of the case differs between paths: several constants on one path are constants.
 """
 
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -26,16 +27,20 @@ _LISTS = (list, tuple, set, frozenset)
 
 @dataclass
 class CaseField:
-    """A field on all paths so far. `number`: it has to be a free term; concrete values do not free it."""
+    """A field on all paths so far. `number`: it has to be a free term; concrete values do not free it.
+
+    `tried`: its concrete values at each place that it has in the case, as in each of several micro-batches.
+    """
 
     number: bool
     varied: bool = False
     values: dict[str, None] = field(default_factory=dict)
+    tried: dict[int, set[str]] = field(default_factory=dict)
 
     @property
     def free(self) -> bool:
-        """Whether some harness input decides it, or several values of it were tried."""
-        return self.varied or (not self.number and len(self.values) > 1)
+        """Whether some harness input decides it, or several values of it were tried at one place."""
+        return self.varied or (not self.number and any(len(words) > 1 for words in self.tried.values()))
 
 
 Row = tuple[str, str, bool, Any]
@@ -95,8 +100,12 @@ def settle(
     asked: list[Any] = []
     places: dict[tuple[str, str], set[int]] = {}
     constant: set[tuple[str, str]] = set()
+    count: Counter[tuple[str, str]] = Counter()
     for kind, name, number, value in case:
         row, inner = seen.setdefault((kind, name), CaseField(number)), [*_flat(value)]
+        count[kind, name] += 1
+        if not any(map(_symbolic, inner)):
+            row.tried.setdefault(count[kind, name], set()).add(_word(value))
         for one in inner if number or any(map(_symbolic, inner)) else [value]:
             if not _symbolic(one):
                 constant.add((kind, name))

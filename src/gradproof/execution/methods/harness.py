@@ -71,12 +71,18 @@ class Kit(ABC):
         raise KeyError(f"{obligation} states no tolerance for {dtype}")
 
     def reals(self, name: str, count: int, lo: Any = None, hi: Any = None) -> tuple[Any, ...]:
-        """`count` real inputs."""
+        """`count` real inputs; the length is recorded as a size. Raises TypeError in a direct claim."""
+        self._sized(name, count)
         return tuple(self.real(f"{name}[{i}]", lo, hi) for i in range(count))
 
     def floats(self, name: str, count: int, fmt: str, lo: Any, hi: Any) -> tuple[Any, ...]:
-        """`count` inputs that are numbers of a format."""
+        """`count` numbers of a format; the length is recorded as a size. Raises TypeError in a direct claim."""
+        self._sized(name, count)
         return tuple(self.float(f"{name}[{i}]", fmt, lo, hi) for i in range(count))
+
+    def _sized(self, name: str, count: int) -> None:
+        """Take note of the length of a list."""
+        return None
 
     def upto(self, name: str) -> int:
         """Every value 1 .. bound(name), one path each."""
@@ -113,16 +119,6 @@ class ExploringKit(Kit):
         """The value of a bound, which then counts as used."""
         self.explorer.result.used.add(name)
         return super().bound(name)
-
-    def reals(self, name: str, count: int, lo: Any = None, hi: Any = None) -> tuple[Any, ...]:
-        """`count` real inputs; the length is recorded as a size. Raises TypeError in a direct claim."""
-        self._sized(name, count)
-        return super().reals(name, count, lo, hi)
-
-    def floats(self, name: str, count: int, fmt: str, lo: Any, hi: Any) -> tuple[Any, ...]:
-        """`count` numbers of a format; the length is recorded as a size. Raises TypeError in a direct claim."""
-        self._sized(name, count)
-        return super().floats(name, count, fmt, lo, hi)
 
     def _sized(self, name: str, count: int) -> None:
         self.explorer.result.sizes.add(count)

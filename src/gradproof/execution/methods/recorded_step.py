@@ -206,13 +206,14 @@ class StepTrial:
     settings: list[StepSetting]
     tried: list[Tried] = field(default_factory=list)
 
-    def verify(self, name: str, subject: Any, setting: StepSetting) -> Tried:
-        """Record the subject in a configuration and judge the claim's obligations."""
+    def verify(self, name: str, subject: Any, setting: StepSetting, asked: Sequence[str] = ()) -> Tried:
+        """Record the subject in a configuration and judge the claim's obligations, or those that are asked for."""
         request = Request(setting.n, setting.micro_batch, setting.windows, setting.tail)
         specification = getattr(self.harness, "specification", None)
         full = None if specification is None else specification(setting)
-        made = check_whole(self.harness.step(subject, setting), name, request, full=full)
-        return Tried(name, setting, made, judged(self.check.obligations, setting, made))
+        asked = asked or self.check.obligations
+        made = check_whole(self.harness.step(subject, setting), name, request, full=full, asked=asked)
+        return Tried(name, setting, made, judged(asked, setting, made))
 
     def shown(self, text: str) -> str:
         """A text without the path of the workspace."""
@@ -437,7 +438,7 @@ def _control(trial: StepTrial, control: Control, subject: Any) -> Control:
     control.outcome, control.reason = Outcome.HOLDS, "the verifier finds nothing wrong with it"
     for setting in trial.settings:
         try:
-            tried = trial.verify(control.name, subject, setting)
+            tried = trial.verify(control.name, subject, setting, clauses)
         except Exception as error:  # a crash of the mutant is an outcome: ERROR, and never a kill
             control.outcome, control.reason = Outcome.ERROR, f"crashed: {type(error).__name__}: {error}"
             break

@@ -87,17 +87,9 @@ def first_reproduced(check: Check, harness: Any, subject: Any, reference: Any, v
 def _attempt(
     check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, found_by: str, values: dict[str, Any]
 ) -> Attempted:
-    shown = {name: str(v) for name, v in values.items()}
-    attempt = Attempted(
-        {
-            "clause": violation.clause,
-            "label": violation.label,
-            "values": shown,
-            "choices": [str(c) for c in violation.choices],
-            "found_by": found_by,
-        },
-        values,
-    )
+    shown, taken = {name: str(v) for name, v in values.items()}, [str(c) for c in violation.choices]
+    example = {"clause": violation.clause, "label": violation.label, "values": shown, "choices": taken}
+    attempt = Attempted(example | {"found_by": found_by}, values)
     for family in FAMILIES[check.strategy]:
         clause, detail, case = once(check, harness, subject, values, violation.choices, family)
         good = clause == violation.clause

@@ -55,7 +55,8 @@ class Trial:
 
     def explore(self, subject: Any) -> Exploration:
         """Explore the harness on one subject, which is made anew on every path."""
-        limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
+        most, own = (self.check.bound("branches"), self.check.bound("paths")), subject is self.reference
+        limits = Limits(*most, self.check.time_limit, self.deadline, scope=own)
         if self.check.strategy in WITHOUT_SOLVER:
             return self._without_solver(limits, subject)
         explorer = Explorer(limits, self.stub)
@@ -167,9 +168,11 @@ def _scope(result: Exploration) -> Scope:
     """What the harness did, as far as its reach follows from it."""
     inputs, asked = len(result.inputs) if result.free else 0, result.asked
     used, numbers = tuple(sorted(result.used)), tuple(sorted(result.numbers))
-    lists = {len(places) for places in result.lists.values() if len(places) > 1}
+    sizes = sorted(result.sizes | {len(places) for places in result.lists.values() if len(places) > 1})
     counts = asked["base"], asked["step"], asked["direct"], asked["other"]
-    return Scope(inputs, used, numbers, result.paths, *counts, tuple(sorted(result.sizes | lists)))
+    pinned = [row for row in stated(result.fields) if not row["free"]]
+    fixed = tuple(f"{row['field']} = {', '.join(row['values']) or 'one value'}" for row in pinned)
+    return Scope(inputs, used, numbers, result.paths, *counts, tuple(sizes), fixed)
 
 
 def _missing(check: Check, result: Exploration) -> str:
@@ -177,7 +180,7 @@ def _missing(check: Check, result: Exploration) -> str:
     unchecked = [o for o in check.obligations if o not in result.checked]
     if unchecked or not result.checked:
         return f"no path checks {', '.join(unchecked) or 'anything'}"
-    if idle := [PARTS[part] for part in sorted(result.parts) if not result.asked[part]]:
+    if idle := [PARTS[part] for (part, *_), n in sorted(result.parts.items()) if not (n and result.asked[part])]:
         return f"{idle[0]} asks nothing of what is free"
     unreached = [name for name, witness in result.covers.items() if witness is None]
     if unreached:

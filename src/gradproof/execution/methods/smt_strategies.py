@@ -61,13 +61,9 @@ class ChainExplorer(Explorer):
                 self._ask_of_free(part, names is None or not free.isdisjoint(names))
             settle(self.result.fields, self._path.case, self._varied)
 
-    def _about_input(self, condition: Any) -> bool:
-        """A claim that is no truth value is one on inputs."""
-        return not isinstance(condition, bool)
-
-    def _inputs_in(self, condition: Any) -> set[str]:
+    def _inputs_in(self, x: Any) -> set[str]:
         """A claim that is no truth value may be one on each of them."""
-        return set(self.inputs) if self._about_input(condition) else set()
+        return set() if isinstance(x, bool) else set(self.inputs)
 
     def _varied(self, asked: Sequence[Any]) -> set[int]:
         """The places of those numbers that are inputs themselves."""
@@ -140,14 +136,16 @@ class ChainKit(ExploringKit):
         return self._input(name, fmt, lo, hi)
 
     def _input(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Any:
-        if lo is None or hi is None:
-            raise NonLinear(f"{name} has no range")
         if name in self.explorer.inputs:
             raise ValueError(f"two inputs are called {name!r}")
-        made = Linear.input(name, fmt, max(abs(Fraction(lo)), abs(Fraction(hi))))
-        self.explorer.inputs[name] = made
+        self.explorer.inputs[name] = self._number(name, fmt, lo, hi)
         self.explorer.element(name)
-        return made
+        return self.explorer.inputs[name]
+
+    def _number(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Any:
+        if lo is None or hi is None:
+            raise NonLinear(f"{name} has no range")
+        return Linear.input(name, fmt, max(abs(Fraction(lo)), abs(Fraction(hi))))
 
     def assume(self, condition: Any) -> None:
         """A concrete condition ends the path where it is false. Raises NonLinear for any other."""
@@ -322,15 +320,10 @@ def ends(claim: LinearDifference) -> Iterator[dict[str, Fraction]]:
 class ExhaustKit(ChainKit):
     """Inputs are enumerated numbers of a format."""
 
-    def _input(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Any:
+    def _number(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Any:
         if fmt is None or lo is None or hi is None or Fraction(lo) != -Fraction(hi):
             raise NonLinear(f"{name} is no number of a format in a symmetric range")
-        if name in self.explorer.inputs:
-            raise ValueError(f"two inputs are called {name!r}")
-        made = Enumerated.input(name, fmt, Fraction(hi))
-        self.explorer.inputs[name] = made
-        self.explorer.element(name)
-        return made
+        return Enumerated.input(name, fmt, Fraction(hi))
 
 
 STRATEGIES: Mapping[str, tuple[type[ChainExplorer], type[ChainKit]]] = {

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.schemas.base import DocumentModel
+from gradproof.core.schemas.base import DocumentModel, Sha256
 from gradproof.core.workspace import sha256_of
 from gradproof.evidence.environment import environment, normal
 from gradproof.evidence.store import parse, safe
@@ -29,7 +29,6 @@ MANIFEST = "MANIFEST.json"
 ENVELOPE = "MANIFEST.dsse.json"
 """The signature over the manifest: beside the manifest the one file that no manifest lists."""
 SAYS = "The evidence in this folder supports the verdicts in reports/, as far as each check reaches."
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -37,7 +36,7 @@ class ManifestEntry(DocumentModel):
     """A file: its place in the bundle with forward slashes, sha256 in hex, size in bytes."""
 
     path: Text
-    sha256: Digest
+    sha256: Sha256
     bytes: Annotated[int, Field(ge=0)]
 
 
@@ -45,7 +44,7 @@ class Wheel(DocumentModel):
     """The wheel that was named: each file of the engine that a verdict depends on is in it, byte for byte."""
 
     name: Text
-    sha256: Digest
+    sha256: Sha256
     bytes: Annotated[int, Field(ge=1)]
 
 
@@ -71,7 +70,7 @@ class Manifest(DocumentModel):
     profile: Literal["ci", "release"]
     packaged: bool
     contracts: Annotated[list[Text], Field(min_length=1)]
-    sources: Digest
+    sources: Sha256
     wheel: Wheel | None
     left_out: list[LeftOut]
     files: list[ManifestEntry]
@@ -117,7 +116,6 @@ def _refused(path: Path, found: str) -> GradproofError:
     return GradproofError("GP442", found, "the wheel whose files the evidence rests on", help, str(path))
 
 
-_BLOCK = 1 << 20
 _APART = (MANIFEST, ENVELOPE)
 _STRANGE = {"link": "it is a link", "empty folder": "it is an empty folder", "other": "it is no file, link or folder"}
 
@@ -136,12 +134,8 @@ class BundleProblem:
 
 def entry_of(root: Path, path: str) -> ManifestEntry:
     """The entry of a file as it is now. Raises OSError."""
-    digest, size = hashlib.sha256(), 0
     with (root / path).open("rb") as f:
-        while block := f.read(_BLOCK):
-            digest.update(block)
-            size += len(block)
-    return ManifestEntry(path=path, sha256=digest.hexdigest(), bytes=size)
+        return ManifestEntry(path=path, sha256=hashlib.file_digest(f, "sha256").hexdigest(), bytes=f.tell())
 
 
 def entries(root: Path) -> list[ManifestEntry]:
@@ -232,18 +226,14 @@ def _present(root: Path, files: Sequence[ManifestEntry]) -> Iterator[BundleProbl
         if name not in there:
             yield BundleProblem("GP446", name, "it is missing")
         elif there[name] == "file":
-            yield from _same(root, entry)
-
-
-def _same(root: Path, entry: ManifestEntry) -> Iterator[BundleProblem]:
-    try:
-        now = entry_of(root, entry.path)
-    except OSError as error:
-        yield BundleProblem("GP446", entry.path, f"it cannot be read: {error.strerror}")
-        return
-    if now != entry:
-        words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
-        yield BundleProblem("GP447", entry.path, words)
+            try:
+                now = entry_of(root, name)
+            except OSError as error:
+                yield BundleProblem("GP446", name, f"it cannot be read: {error.strerror}")
+                continue
+            if now != entry:
+                words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
+                yield BundleProblem("GP447", name, words)
 
 
 def dumped(data: Any) -> str:

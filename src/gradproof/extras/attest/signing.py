@@ -10,11 +10,11 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -150,7 +150,6 @@ def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKe
     return key, None
 
 
-T = TypeVar("T")
 PASSPHRASE = "GRADPROOF_SIGN_PASSPHRASE"
 MOST_KEY_BYTES = 1 << 16
 
@@ -203,7 +202,10 @@ def private_key(path: Path) -> Signer:
 
     data, secret = _read(path), os.environ.get(PASSPHRASE)
     try:
-        key = _opened(load_pem_private_key, data, secret.encode() if secret else None)
+        try:
+            key = load_pem_private_key(data, None)
+        except TypeError:  # it is encrypted
+            key = load_pem_private_key(data, secret.encode() if secret else None)
     except TypeError:
         raise _refused(path, f"it is encrypted, and {PASSPHRASE} is not set") from None
     except (ValueError, UnsupportedAlgorithm):
@@ -211,14 +213,6 @@ def private_key(path: Path) -> Signer:
     if not isinstance(key, Ed25519PrivateKey):
         raise _refused(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PrivateKey')}")
     return Signer(key, hashlib.sha256(data).hexdigest())
-
-
-def _opened(load: Callable[[bytes, bytes | None], T], data: bytes, secret: bytes | None) -> T:
-    """A key that is not encrypted, or is and opens. Raises TypeError where it is and there is no secret."""
-    try:
-        return load(data, None)
-    except TypeError:
-        return load(data, secret)
 
 
 def public_key(path: Path, bundle: Path) -> PublicKey:

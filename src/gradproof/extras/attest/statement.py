@@ -76,11 +76,6 @@ class Carried:
     store: CarriedStore
     statuses: Mapping[str, EvidenceStatus]
 
-    @property
-    def run(self) -> Outcomes:
-        """The statuses, as a run that ran nothing."""
-        return Outcomes(self.statuses, frozenset(), True, False, 0.0)
-
     def checks(self) -> list[Check]:
         """Every check of every contract in the bundle."""
         return [check for checks in self.session.plans.values() for check in checks]
@@ -153,13 +148,12 @@ def files_of(text: str) -> dict[str, str]:
 
 
 def statement(
-    report: Mapping[str, Any], wheel: Wheel | None, sources: str, materials: Sequence[tuple[str, str]]
+    report: Mapping[str, Any], wheel: Wheel | None, sources: str, configuration: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The statement. Its subject is the wheel, else the list of sources. `materials`: (name, file). Raises OSError."""
+    """The statement. Its subject is the wheel, else the list of sources. `configuration`: contracts and evidence."""
     subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else described("files.sha256", sources)
     passed, warned, failed = sorted_rows(report)
     result = "FAILED" if failed or not report["verdict"]["met"] else "WARNED" if warned else "PASSED"
-    configuration = [described(name, sha256_of(Path(place))) for name, place in materials]
     return stated(subject, result, configuration, passed, warned, failed)
 
 
@@ -202,8 +196,9 @@ def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
     """
     found = {}
     here = carried.store.ran_on["environment"]
+    run = Outcomes(carried.statuses, frozenset(), True, False, 0.0)
     for contract in carried.session.contracts:
-        report = carried.session.reported(contract, carried.run)
+        report = carried.session.reported(contract, run)
         report |= {"workspace": SOURCES, "generated_at": made_at, "seconds": 0.0, "gradproof": version}
         report |= {"environment": here, "kernels": studies.kernels(carried.session.workspace, report["checks"], here)}
         root = json.dumps(f"{carried.session.workspace.root}/", ensure_ascii=False)[1:-1]
@@ -219,8 +214,12 @@ def report_path(contract: str) -> str:
 def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None, sources: str) -> dict[str, str]:
     """Every derived file but the reports, by its place in the bundle. `sources`: the digest of files.sha256."""
     found = {FILES: files_text(claimed(carried.statuses))}
+    materials = [f"{SOURCES}/proofs/{c.id}/contract.yaml" for c in carried.session.contracts]
+    materials += [place_of(carried, status) for _, status, _ in _rows(carried)]
+    root = carried.session.workspace.reports
+    configuration = [described(name, sha256_of(root / name)) for name in sorted(materials)]
     for name, report in made.items():
-        found[statement_path(name)] = dumped(statement(report, wheel, sources, _materials(carried)))
+        found[statement_path(name)] = dumped(statement(report, wheel, sources, configuration))
     witnesses = list(_witnesses(carried))
     found["witnesses.json"] = dumped([row for row, _ in witnesses])
     found |= {row["replay"]: text for row, text in witnesses}
@@ -240,14 +239,6 @@ def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, Evidence]]:
 def place_of(carried: Carried, status: EvidenceStatus) -> str:
     """Where an evidence file lies in the bundle."""
     return str(status.path).removeprefix(f"{carried.session.workspace.reports}/")
-
-
-def _materials(carried: Carried) -> list[tuple[str, str]]:
-    """Contracts and evidence: (place in the bundle, place on disk)."""
-    root = carried.session.workspace.reports
-    contracts = [f"{SOURCES}/proofs/{c.id}/contract.yaml" for c in carried.session.contracts]
-    names = [*contracts, *(place_of(carried, s) for _, s, _ in _rows(carried))]
-    return [(name, str(root / name)) for name in sorted(names)]
 
 
 def _witnesses(carried: Carried) -> Iterator[tuple[dict[str, Any], str]]:

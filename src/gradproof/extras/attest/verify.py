@@ -83,7 +83,7 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
     except _MALFORMED as error:
         words = error.render() if isinstance(error, GradproofError) else f"{type(error).__name__}: {error}"
         return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),))
-    found = list(_evidence(root, manifest, carried))
+    found = list(_evidence(manifest, carried))
     if found:
         return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found))
     found = list(_conclusions(root, manifest, carried, keys))
@@ -125,12 +125,16 @@ def _text(root: Path, name: str) -> str:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
+def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
     held = {statement.place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
     for name in (e.path for e in manifest.files if e.path.startswith(EVIDENCE)):
         if name not in held:
-            yield BundleProblem("GP448", name, _why_unused(root, name, carried))
+            own = next((c for c in carried.checks() if carried.store.folder(c).name == Path(name).parent.name), None)
+            why = "no contract of the bundle plans its check"
+            if own is not None:
+                why = carried.store.status(own).reason or "there is more than one evidence file of this check"
+            yield BundleProblem("GP448", name, why)
         elif not held[name][1].fresh:
             yield BundleProblem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
     missing = {row.check for row in manifest.left_out}
@@ -138,14 +142,6 @@ def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Bund
         if (status.evidence is None) is not (name in missing):
             words = "is listed as left out, and is there" if status.evidence else "is neither there nor left out"
             yield BundleProblem("GP448", "evidence", f"the evidence of {name} {words}")
-
-
-def _why_unused(root: Path, name: str, carried: Carried) -> str:
-    folder = Path(name).parent.name
-    for check in carried.checks():
-        if carried.store.folder(check).name == folder:
-            return carried.store.status(check).reason or "there is more than one evidence file of this check"
-    return "no contract of the bundle plans its check"
 
 
 def _conclusions(

@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 
 # -- Checks run once more, so that their queries can be recorded. What they find is compared, and never stored.
 SECOND = "cvc5"
+SECOND_LIMIT = 20.0
+"""Seconds of the second solver for each check."""
 NOT_RECORDED: Mapping[Kind, str] = {
     Kind.CROSSHAIR: "CrossHair asks z3 by itself, and gives no text of its queries",
     Kind.TRACE: "a recorded step is decided by normal forms first; where it asks z3, the text is not kept",
@@ -113,20 +115,16 @@ def repeated(
     done = pool.run(checks, lambda evidence: None)
     if done.interrupted:
         raise KeyboardInterrupt
-    return {name: _heard(by_id[name], evidence, written.get(name)) for name, evidence in done.evidence.items()}
+    heard = {}
+    for name, evidence in done.evidence.items():
+        said = written.get(name, {"asked": None, "left_out": 0, "queries": ()})
+        queries, outcome = tuple(Query(**q) for q in said["queries"]), audit(by_id[name], evidence.finding)[0]
+        heard[name] = Heard(outcome, said["asked"], said["left_out"], queries)
+    return heard
 
 
-def _heard(check: Check, evidence: Evidence, said: Mapping[str, Any] | None) -> Heard:
-    outcome = audit(check, evidence.finding)[0]
-    if said is None:
-        return Heard(outcome, None, 0, ())
-    return Heard(outcome, said["asked"], said["left_out"], tuple(Query(**q) for q in said["queries"]))
-
-
-def index_row(
-    check: Check, finding: EvidenceFinding, heard: Heard | None, unasked: str, limit: float
-) -> dict[str, Any]:
-    """What the index says of one check. `unasked`: why it was not run again. `limit`: seconds for a second solver."""
+def index_row(check: Check, finding: EvidenceFinding, heard: Heard | None, unasked: str) -> dict[str, Any]:
+    """What the index says of one check. `unasked`: why it was not run again."""
     base: dict[str, Any] = {"check": check.id, "file": None, "not_included": unasked}
     if heard is None:
         return base
@@ -147,7 +145,7 @@ def index_row(
         "expected": dict(counts(heard.queries)),
         "options": {"solver": finding.stats.solver or "z3", "per_query": "a solver of its own, no other option",
                     "seconds_at_most": check.time_limit},
-        "second": second(heard.queries, SECOND, limit),
+        "second": second(heard.queries, SECOND, SECOND_LIMIT),
     }  # fmt: skip
 
 
@@ -250,15 +248,11 @@ NO_QUERIES = "left out with --no-queries"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `gradproof attest` is asked for. `second_limit`: seconds of the second solver for each check.
-
-    `signer`: the key that signs it; None for a bundle without a signature.
-    """
+    """What `gradproof attest` is asked for. `signer`: the key that signs it; None for a bundle without a signature."""
 
     out: Path
     wheel: Path | None = None
     queries: bool = True
-    second_limit: float = 20.0
     jobs: int = 1
     signer: Signer | None = None
 
@@ -368,7 +362,9 @@ def _fill(
         _put(stage, statement.report_path(name), dumped(report))
     texts = {name: documents[statement_path(name)] for name in made}
     if wanted.signer is not None:
-        _signed_statements(stage, wanted.signer, texts)
+        signing.kept_apart(wanted.signer, {e.path: e.sha256 for e in entries(stage)})
+        for name, text in texts.items():
+            _put(stage, signing.envelope_path(name), dumped(wanted.signer.envelope(text.encode())))
     manifest = Manifest.model_validate(
         {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "profile": profile,
          "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
@@ -377,21 +373,8 @@ def _fill(
     _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
-        _put(stage, ENVELOPE, _enclosed(wanted.signer, signing.payloads(digest, texts)[ENVELOPE]))
+        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(signing.payloads(digest, texts)[ENVELOPE])))
     return MadeBundle(manifest, digest, made, tuple(contradictions))
-
-
-def _signed_statements(stage: Path, signer: Signer, texts: Mapping[str, str]) -> None:
-    """An envelope of each statement. Raises GradproofError GP475 where the key's own file came into the bundle."""
-    from gradproof.extras.attest.signing import kept_apart
-
-    kept_apart(signer, {e.path: e.sha256 for e in entries(stage)})
-    for name, text in texts.items():
-        _put(stage, signing.envelope_path(name), _enclosed(signer, text.encode()))
-
-
-def _enclosed(signer: Signer, payload: bytes) -> str:
-    return dumped(signer.envelope(payload))
 
 
 def _put(stage: Path, name: str, text: str) -> None:
@@ -455,7 +438,7 @@ def _queries(
     rows = []
     for check in checks:
         said = heard.get(check.id)
-        stated = index_row(check, findings[check.id], said, refusals[check.id], wanted.second_limit)
+        stated = index_row(check, findings[check.id], said, refusals[check.id])
         rows.append(stated)
         if stated["file"] and said is not None:
             _put(stage, stated["file"], text_of(check, stated, said))

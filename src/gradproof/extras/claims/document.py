@@ -12,13 +12,12 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
-from gradproof.core.schemas.base import DocumentModel, Tally
-from gradproof.core.workspace import PACKAGE
+from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
 from gradproof.report.text import compact, grouped, plural, when
 
 
@@ -118,7 +117,6 @@ def effect(expect: ClaimVerdict, found: ClaimVerdict, stated: Answers, contrary:
 
 
 CLAIMS = "gradproof-claims/1"
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 VerdictName = Literal[
     "PROVED for all inputs", "PROVED within a bound", "REFUTED", "MEASURED true", "MEASURED false", "NOT TESTABLE",
     "OPEN",
@@ -233,7 +231,7 @@ class Claims(DocumentModel):
     document: Literal["gradproof-claims/1"] = Field(alias="schema")
     gradproof: str
     made_at: str
-    ledger: Digest
+    ledger: Sha256
     sources: dict[str, str]
     exit: Literal["met", "broken", "open", "nothing"]
     code: int
@@ -276,7 +274,6 @@ def exit_of(rows: list[LedgerRow]) -> Exit:
 
 
 # -- What a ledger looks like.
-HERE = PACKAGE / "report" / "formats"
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
 short = partial(compact, limit=160)
 
@@ -372,7 +369,7 @@ def html(made: Claims) -> str:
     """One page: no script, no external resource, everything escaped."""
     from markupsafe import Markup
 
-    from gradproof.report.formats.html import environment
+    from gradproof.report.formats.html import HERE, environment
 
     template = environment().get_template("claims.html.j2")
     return template.render(

@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from gradproof.contract.schema import Text, shaped, some, wrong
+from gradproof.contract.schema import NUMBER, Text, shaped, some, wrong
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.batches import planned
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.evidence.store import no_constant
 from gradproof.report.studies import (
     DETERMINISTIC,
     FRESH,
@@ -41,7 +42,7 @@ Expected = Literal[
 ]
 _ID = re.compile(r"CLAIM-[A-Z]{1,4}-[0-9]{2}")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")
-_NUMBER = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
+_NUMBER = re.compile(f"[-+]?({NUMBER.pattern})")
 
 
 def _written(value: Any) -> Fraction:
@@ -138,7 +139,6 @@ class LedgerShape(Strict):
 
 # -- A claim's own arithmetic: decimal numbers, + - * / and brackets, over the rationals.
 LONGEST_FORMULA = 200
-_DIGITS = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -147,29 +147,29 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 }
 
 
-class ComputeError(ValueError):
-    """A text that is no such arithmetic, in words."""
+class Unread(ValueError):
+    """There is no such value, or no such arithmetic, in words."""
 
 
 def computed(text: str) -> Fraction:
-    """The number. Raises ComputeError."""
+    """The number. Raises Unread."""
     if len(text) > LONGEST_FORMULA:
-        raise ComputeError(f"longer than {LONGEST_FORMULA} characters")
+        raise Unread(f"longer than {LONGEST_FORMULA} characters")
     try:
         return _value(ast.parse(text, mode="eval").body, text)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
-        raise ComputeError(str(error).partition("\n")[0]) from error
+        raise Unread(str(error).partition("\n")[0]) from error
 
 
 def _value(node: ast.expr, text: str) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         digits = ast.get_source_segment(text, node) or ""
-        if not _DIGITS.fullmatch(digits):
-            raise ComputeError(f"{digits[:40]} is no number of at most 30 digits and an exponent of three")
+        if not NUMBER.fullmatch(digits):
+            raise Unread(f"{digits[:40]} is no number of at most 30 digits and an exponent of three")
         return Fraction(digits)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_value(node.left, text), _value(node.right, text))
-    raise ComputeError(f"{type(node).__name__} is no arithmetic")
+    raise Unread(f"{type(node).__name__} is no arithmetic")
 
 
 Value = Fraction | str | bool
@@ -179,10 +179,6 @@ LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
 )  # fmt: skip
 DIGITS = 12
 LONGEST = 24
-
-
-class Unread(ValueError):
-    """There is no such value, in words."""
 
 
 def judged(figure: FigureShape, value: Value) -> bool:
@@ -294,8 +290,8 @@ def plan_again(figure: FigureShape) -> str:
     """The command line that makes the same plan."""
     assert figure.plan is not None
     p = figure.plan
-    words = f"gradproof plan-batch --micro {p.micro} --accum {p.accum}"
-    words += f" --world {p.world}" if p.world != 1 else ""
+    words = f"gradproof plan-batch --micro-batch {p.micro} --accum-steps {p.accum}"
+    words += f" --ranks {p.world}" if p.world != 1 else ""
     return words + (f" --batches {p.batches} --epochs {p.epochs}" if p.batches is not None else "")
 
 
@@ -376,7 +372,7 @@ def _read(path: Path, name: str) -> dict[str, Any]:
     if len(data) > LARGEST:
         raise ValueError(f"it has more than {LARGEST} bytes")
     try:
-        content = json.loads(data, parse_constant=_refused)
+        content = json.loads(data, parse_constant=no_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     head = f"gradproof-{name}/"
@@ -388,10 +384,6 @@ def _read(path: Path, name: str) -> dict[str, Any]:
 
         read(path, Deterministic)
     return content
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"it holds {name}")
 
 
 def _digest(workspace: Workspace, key: str) -> str | None:

@@ -24,6 +24,7 @@ from gradproof.core.outcome import EXIT_CODE, Effect, Expect, Kind, Layer, Outco
 from gradproof.evidence.record import now
 from gradproof.extras.claims import FILE, figures
 from gradproof.extras.claims.document import (
+    CLAIMS,
     ClaimAnswer,
     Claims,
     ClaimVerdict,
@@ -37,7 +38,7 @@ from gradproof.extras.claims.document import (
     exit_of,
     totals,
 )
-from gradproof.extras.claims.figures import ClaimShape, ComputeError, FigureShape, LedgerShape, computed, document
+from gradproof.extras.claims.figures import ClaimShape, FigureShape, LedgerShape, Unread, computed, document
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding
@@ -71,17 +72,14 @@ def load(root: Path, checks: Sequence[Check]) -> ClaimLedger:
     data, tree, problems = read(path, str(path))
     shape = None
     if tree is not None and not isinstance(tree.value, dict):
-        problems = [
-            *problems,
-            Problem("GP116", str(path), 1, 1, "no mapping", "format:, sources:, claims:", "add them"),
-        ]
+        problems.append(Problem("GP116", str(path), 1, 1, "no mapping", "format:, sources:, claims:", "add them"))
     elif tree is not None:
         shape, wrong = shaped(tree, LedgerShape, str(path))
-        problems = [*problems, *wrong]
+        problems += wrong
     if shape is None or tree is None:
         raise ContractErrors(problems or [Problem("GP115", str(path), 1, 1, "nothing", "a ledger", "write one")])
     planned = _Planned(checks)
-    problems = [*problems, *_rules(shape, tree, str(path), planned)]
+    problems += _rules(shape, tree, str(path), planned)
     if problems:
         raise ContractErrors(problems)
     named = {
@@ -185,7 +183,12 @@ def _figure(figure: FigureShape, place: _Place, planned: _Planned) -> Iterator[P
     if all(getattr(figure, name) is None for name in LIMITS):
         yield place.problem("GP505", "a figure of which nothing is said", f"one of {', '.join(LIMITS)}")
     if figure.compute is not None:
-        yield from _computed(figure, place)
+        if any(getattr(figure, name) is not None for name in ("at", "among", "where", "take", "over")):
+            yield place.problem("GP505", "a place in a computation", "the keys compute, scale and what is said of it")
+        try:
+            computed(figure.compute)
+        except Unread as error:
+            yield place.problem("GP505", f"{figure.compute!r}: {error}", "numbers, + - * / and brackets", "compute")
     elif figure.at is None:
         yield place.problem("GP505", "a figure without its place", "the key 'at'")
     if figure.among is None and (figure.where is not None or figure.take is not None):
@@ -193,15 +196,6 @@ def _figure(figure: FigureShape, place: _Place, planned: _Planned) -> Iterator[P
     if figure.evidence is not None and len(planned.by_id.get(figure.evidence, ())) != 1:
         help = planned.near(figure.evidence)
         yield place.problem("GP502", f"the evidence of {figure.evidence}", "one planned check", "evidence", help=help)
-
-
-def _computed(figure: FigureShape, place: _Place) -> Iterator[Problem]:
-    if any(getattr(figure, name) is not None for name in ("at", "among", "where", "take", "over")):
-        yield place.problem("GP505", "a place in a computation", "the keys compute, scale and what is said of it")
-    try:
-        computed(str(figure.compute))
-    except ComputeError as error:
-        yield place.problem("GP505", f"{figure.compute!r}: {error}", "numbers, + - * / and brackets", "compute")
 
 
 # -- Ledger and verdicts on contracts -> the document.
@@ -228,7 +222,7 @@ def claims_of(
     found = exit_of(rows)
     return Claims.model_validate(
         {
-            "schema": "gradproof-claims/1",
+            "schema": CLAIMS,
             "gradproof": __version__,
             "made_at": now(),
             "ledger": ledger.digest,
@@ -301,7 +295,7 @@ class _LedgerBuilder:
         words["on"] = self._on(figure)
         try:
             value = figures.value_of(figure, self._content(figure))
-        except (figures.Unread, GradproofError) as error:
+        except (Unread, GradproofError) as error:
             reason = error.found if isinstance(error, GradproofError) else str(error)
             return Figure(**words, answer="nothing", value="", reason=reason, red=figure.compute is None)
         inside = figures.judged(figure, value)
@@ -326,7 +320,7 @@ class _LedgerBuilder:
         """What a figure was measured on and when: it holds there, and a document does not go stale elsewhere."""
         try:
             content = self._content(figure)
-        except (figures.Unread, GradproofError):
+        except (Unread, GradproofError):
             return ""
         if figure.evidence is not None:
             evidence = self._evidence(figure).status.evidence
@@ -339,26 +333,23 @@ class _LedgerBuilder:
 
     def _evidence(self, figure: FigureShape) -> Ruling:
         name = str(figure.evidence)
-        return self.rulings[name] if name in self.rulings else self.rulings[self._alone(name)]
-
-    def _alone(self, name: str) -> str:
-        return next(n for n in self.rulings if n.startswith(f"{name}@cpu-"))
+        return self.rulings.get(name) or next(r for n, r in self.rulings.items() if n.startswith(f"{name}@cpu-"))
 
     def _content(self, figure: FigureShape) -> Any:
-        """What the figure is read from. Raises figures.Unread where that decides nothing, GradproofError GP413."""
+        """What the figure is read from. Raises Unread where that decides nothing, GradproofError GP413."""
         if figure.document is not None:
             name = figure.document
             if name not in self.documents:
                 self.documents[name] = document(self.session.workspace, name)
             reason, content = self.documents[name]
             if reason:
-                raise figures.Unread(reason)
+                raise Unread(reason)
             return content
         if figure.evidence is not None:
             ruling = self._evidence(figure)
             finding = _finding(ruling)
             if finding is None or ruling.effect is not Effect.DISCHARGED:
-                raise figures.Unread(f"it is {ruling.outcome}: {ruling.reason}")
+                raise Unread(f"it is {ruling.outcome}: {ruling.reason}")
             return finding.stated()
         return figures.plan_of(figure) if figure.plan is not None else None
 

@@ -56,8 +56,9 @@ def bound_for(gradient: str, buffer: str, n: int, exponent: int, reciprocal: boo
     `reciprocal`: the device multiplies by fl(1/n), kept in fp32, where it is asked to divide by n.
     """
     reach = Fraction(2) ** exponent
-    magnitude = term_bound(gradient, n, reach, reciprocal)
-    return accumulation_bound(buffer, n, magnitude) + division_bound(gradient, n, reach, reciprocal)
+    return accumulation_bound(buffer, n, term_bound(gradient, n, reach, reciprocal)) + division_bound(
+        gradient, n, reach, reciprocal
+    )
 
 
 def term_bound(gradient: str, n: int, reach: Fraction, reciprocal: bool = False) -> Fraction:
@@ -193,9 +194,9 @@ def judge(
             worst = max(worst, ratio)
             if ratio > 1:
                 off += 1
-                inputs = tuple(hexadecimal(c[k], known(s.gradient).bits) for c in store[:16])
+                inputs = tuple(hexadecimal(c[k], s.gradient) for c in store[:16])
                 text = f"element {e}, first {len(inputs)} of {s.n} gradients"
-                first = first or Fact(inputs, hexadecimal(got[e], known(s.buffer).bits), f"ratio {ratio:.6g}", text)
+                first = first or Fact(inputs, hexadecimal(got[e], s.buffer), f"ratio {ratio:.6g}", text)
     undecided = int((ratios > 1).sum())
     outcome, reason = (REFUTED if off else HOLDS), ""
     if undecided and not off:

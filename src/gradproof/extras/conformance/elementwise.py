@@ -42,6 +42,7 @@ from gradproof.extras.conformance.machine import (
     run,
 )
 from gradproof.extras.conformance.report import (
+    BLIND,
     ERROR,
     HOLDS,
     NOT_RUN,
@@ -354,17 +355,17 @@ class KernelTally:
     kept: dict[float, tuple[list[list[Bits]], list[Bits]]] = field(default_factory=dict)
 
     def count(
-        self, operands: list[Bits], got: Bits, want: Bits, different: Mask, widths: tuple[int, int], scalar: float
+        self, operands: list[Bits], got: Bits, want: Bits, different: Mask, formats: tuple[str, str], scalar: float
     ) -> None:
-        """Add one chunk; `widths` are the bits of an operand and of a result."""
+        """Add one chunk; `formats` are those of an operand and of a result."""
         self.cases += len(got)
         if not different.any():
             return
         self.off += int(different.sum())
         at = int(np.argmax(different))
         if self.first is None:
-            inputs = tuple(hexadecimal(b[at], widths[0]) for b in operands)
-            shown = (hexadecimal(got[at], widths[1]), hexadecimal(want[at], widths[1]))
+            inputs = tuple(hexadecimal(b[at], formats[0]) for b in operands)
+            shown = (hexadecimal(got[at], formats[1]), hexadecimal(want[at], formats[1]))
             self.first = Fact(inputs, *shown, note=f"scalar={scalar!r}")
         seen, results = self.kept.setdefault(scalar, ([[] for _ in operands], []))
         if sum(map(len, results)) < 2 * SAMPLE:
@@ -388,7 +389,6 @@ def compare(
 ) -> KernelTally:
     """Compare outputs with what a machine returns for a program, or the operator's second machine."""
     tally = KernelTally()
-    widths = (known(dtype).bits, known(machine.fmt).bits)
     for operands, scalar, got in found:
         want = run(program, machine, operands, scalar)
         different = disagree(got, want, machine.fmt)
@@ -396,7 +396,7 @@ def compare(
             different &= disagree(got, run(program, second, operands, scalar), machine.fmt)
         if ulps and different.any():
             different &= distance(got, want, machine.fmt) > ulps
-        tally.count(operands, got, want, different, widths, scalar)
+        tally.count(operands, got, want, different, (dtype, machine.fmt), scalar)
     return tally
 
 
@@ -424,9 +424,7 @@ def conform(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int
             REFUTED if tally.off else HOLDS, cases=tally.cases, mismatches=tally.off, first=tally.first,
             names=tally.names(op.program, machine), facts=also(op, dtype, device, min(count, QUICK), seed),
         )  # fmt: skip
-        if not caught:
-            return replace(result, outcome=ERROR, reason="the inputs do not tell this kernel from its control")
-        return result
+        return result if caught else replace(result, outcome=ERROR, reason=BLIND)
 
     return attempted(row, made)
 

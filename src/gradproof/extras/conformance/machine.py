@@ -253,10 +253,8 @@ def _integers(x: Bits, f: Format) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 
 
 def _gather(significands: Any, exponents: Any) -> Fraction:
-    total = Fraction(0)
-    for e in np.unique(exponents):
-        total += int(significands[exponents == e].sum()) * Fraction(2) ** int(e)
-    return total
+    terms = (int(significands[exponents == e].sum()) * Fraction(2) ** int(e) for e in np.unique(exponents))
+    return sum(terms, Fraction(0))
 
 
 # -- Names for the ways in which a kernel parts from the model.

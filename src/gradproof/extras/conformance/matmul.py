@@ -84,12 +84,10 @@ def named(total: Total, dtype: str, device: str, want: int = COUNT) -> tuple[str
 def trial(total: Total, dtype: str, device: str) -> KernelTrial:
     """The same as a trial whose bound is zero."""
     terms, got = added(total, dtype, device)
-    width, unit = known(dtype).bits, value(terms, dtype)
-    error = abs(value(got, dtype) - COUNT * unit)
+    error = abs(value(got, dtype) - COUNT * value(terms, dtype))
     note = f"{COUNT} times the smallest subnormal"
-    return KernelTrial(
-        error, Fraction(0), shown(terms, dtype), hexadecimal(got[0], width), hexadecimal(COUNT, width), note
-    )
+    patterns = hexadecimal(got[0], dtype), hexadecimal(COUNT, dtype)
+    return KernelTrial(error, Fraction(0), shown(terms, dtype), *patterns, note)
 
 
 INF, NAN = math.inf, math.nan
@@ -118,17 +116,14 @@ def collect(
 def texts(bits: Bits, name: str) -> tuple[str, ...]:
     """Bit patterns as text; NaN as "nan", since its payload is not claimed."""
     values = decode(bits, name)
-    return tuple("nan" if np.isnan(v) else hexadecimal(b, known(name).bits) for b, v in zip(bits, values, strict=True))
+    return tuple("nan" if np.isnan(v) else hexadecimal(b, name) for b, v in zip(bits, values, strict=True))
 
 
 def summed(terms: Sequence[float], dtype: str, device: str) -> tuple[Bits, Bits]:
     """A buffer of zeros after `terms` were added in turn, on the device and in the model."""
     bits = encode(np.array(terms, dtype=np.float64), dtype)
-    buffer, machine, total = (
-        torch.zeros(1, dtype=TORCH[dtype], device=device),
-        Machine(dtype, dtype, dtype),
-        np.zeros(1),
-    )
+    buffer = torch.zeros(1, dtype=TORCH[dtype], device=device)
+    machine, total = Machine(dtype, dtype, dtype), np.zeros(1)
     for i, v in enumerate(decode(bits, dtype)):
         buffer.add_(to_tensor(bits[i : i + 1], dtype, device))
         total = machine.add(total, np.array([v]))
@@ -397,7 +392,7 @@ def _compare(
     note = f"{kind}, {m}x{k} by {k}x{n}"
     at = tuple(beyond[0]) if len(beyond) else (0, 0)
     yield KernelTrial(Fraction(len(beyond)), Fraction(0), (*shown(a[at[0]], dtype), *shown(b[:, at[1]], dtype)),
-                hexadecimal(got[at[0] * n + at[1]], known(dtype).bits), f"{reference[at]:.9g}",
+                hexadecimal(got[at[0] * n + at[1]], dtype), f"{reference[at]:.9g}",
                 f"{note}, every element in float64, at {at[0]}, {at[1]}", m * n)  # fmt: skip
     for place in {*map(int, worst), *map(int, rng.integers(0, m * n, EXACT // 2))}:
         row, column = divmod(place, n)
@@ -407,7 +402,7 @@ def _compare(
         value = Fraction(float(decode(got[place : place + 1], dtype)[0]))
         patterns = (*shown(left, dtype), *shown(right, dtype))
         yield KernelTrial(abs(value - exact), stored(dtype, exact, factor * size), patterns,
-                    hexadecimal(got[place], f.bits), f"{float(exact):.9g}", f"{note}, at {row}, {column}")  # fmt: skip
+                    hexadecimal(got[place], dtype), f"{float(exact):.9g}", f"{note}, at {row}, {column}")  # fmt: skip
 
 
 def asked(dtype: str, device: str, flags: Flags) -> tuple[str, ...]:
@@ -433,8 +428,7 @@ def repeatable(dtype: str, device: str, flags: Flags, seed: int) -> dict[str, An
     """Whether the same product gives the same bits eight times, and the same bits as under default flags."""
     shape, rng = (64, 4096, 64), np.random.default_rng(seed)
     a, b = sample("uniform", dtype, 64 * 4096, rng), sample("uniform", dtype, 4096 * 64, rng)
-    plain = Flags()
-    with applied(plain):
+    with applied(Flags()):
         default = product(a, b, shape, dtype, device)
     with applied(flags):
         runs = [product(a, b, shape, dtype, device) for _ in range(8)]
@@ -447,10 +441,8 @@ def repeatable(dtype: str, device: str, flags: Flags, seed: int) -> dict[str, An
 
 def settings(dtype: str) -> list[Flags]:
     """Every combination of the flags that matter for a dtype."""
-    either = (False, True)
-    if dtype == "fp32":
-        return [Flags(tf32=t, deterministic=d) for t in either for d in either]
-    return [Flags(reduced=r, deterministic=d) for r in either for d in either]
+    own = "tf32" if dtype == "fp32" else "reduced"
+    return [Flags(**{own: on}, deterministic=d) for on in (False, True) for d in (False, True)]
 
 
 def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:
@@ -520,12 +512,8 @@ def inputs(dtype: str, repeats: int, seed: int) -> Iterator[tuple[Bits, Any, int
                 rng = np.random.default_rng([seed, length, again, SCATTERED.index(kind)])
                 places = PLACES * -(-2 * length // 2 ** known(dtype).p)
                 index = rng.integers(0, places, length)
-                yield (
-                    sample(kind, dtype, length, rng),
-                    index,
-                    places,
-                    f"{kind}, n={length}, repeat={again}, seed={seed}",
-                )
+                note = f"{kind}, n={length}, repeat={again}, seed={seed}"
+                yield sample(kind, dtype, length, rng), index, places, note
     for n in WITNESSES:
         terms = encode(np.array([float(g / n) for g in accumulation_witness(n, dtype)]), dtype)
         yield terms, np.zeros(n, dtype=np.int64), 1, f"the witness, n={n}"
@@ -540,7 +528,7 @@ def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed
             reach = Fraction(float(np.abs(decode(own, dtype)).max()))
             bound = any_order_bound(dtype, len(own), reach) if reach else Fraction(0)
             error = abs(value(got[place : place + 1], dtype) - exact_sum(own, dtype))
-            pattern = hexadecimal(got[place], known(dtype).bits)
+            pattern = hexadecimal(got[place], dtype)
             stated = f"{note}, place {place}, {len(own)} terms"
             yield KernelTrial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", stated, len(own))
 
@@ -552,10 +540,9 @@ def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> KernelTria
     runs = [scattered(scatter, x, index, PLACES, dtype, device) for _ in range(RUNS)]
     off = [(r, p) for r in range(RUNS) for p in range(PLACES) if runs[r][p] != runs[0][p]]
     run, place = off[0] if off else (0, 0)
-    width = known(dtype).bits
     stated = f"{RUNS} runs of {MANY} terms, seed={seed}; run {run}, place {place}"
-    return KernelTrial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], width),
-                 hexadecimal(runs[0][place], width), stated, MANY)  # fmt: skip
+    return KernelTrial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], dtype),
+                 hexadecimal(runs[0][place], dtype), stated, MANY)  # fmt: skip
 
 
 def scatter_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:

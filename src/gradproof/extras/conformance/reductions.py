@@ -37,17 +37,7 @@ from torch import Tensor
 from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance import matmul
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
-from gradproof.extras.conformance.machine import (
-    Bits,
-    Machine,
-    Values,
-    decode,
-    encode,
-    exact_dot,
-    exact_sum,
-    known,
-    probe,
-)
+from gradproof.extras.conformance.machine import Bits, Machine, Values, decode, encode, exact_dot, exact_sum, probe
 from gradproof.extras.conformance.report import (
     KernelResult,
     KernelTrial,
@@ -145,12 +135,14 @@ def reduction_trials(
                 got = to_bits(reduce(to_tensor(x, dtype, device)))
                 error, bound = check(got, x, dtype)
                 note = f"{kind}, n={length}, repeat={again}, seed={seed}"
-                pattern = hexadecimal(got[0], known(dtype).bits)
+                pattern = hexadecimal(got[0], dtype)
                 yield KernelTrial(error, bound, shown(x, dtype), pattern, f"within {float(bound):.6g}", note, length)
 
 
-def sum_probe(reduce: Reduce, dtype: str, device: str) -> tuple[str, ...]:
-    """What the designed inputs say about a sum of 64 numbers."""
+def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, ...]:
+    """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
+    if check is not check_sum:
+        return matmul.named(reduce, dtype, device, want=1) if check is check_mean else ()
 
     def dot(x: Values, y: Values) -> Values:
         rows = [to_bits(reduce(to_tensor(encode(r, dtype), dtype, device))) for r in x * y]
@@ -159,38 +151,32 @@ def sum_probe(reduce: Reduce, dtype: str, device: str) -> tuple[str, ...]:
     return probe(dot, dtype, length=16, factors=False).names(dtype)
 
 
-def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, ...]:
-    """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
-    if check is check_sum:
-        return sum_probe(reduce, dtype, device)
-    return matmul.named(reduce, dtype, device, want=1) if check is check_mean else ()
-
-
-def total_norm(dtype: str, device: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[Bits], Bits, list[Tensor]]:
-    """Gradients, the norm that clip_grad_norm_ returns, and the parameters with their clipped gradients."""
-    rng = np.random.default_rng([seed, len(sizes)])
-    grads = [sample(("uniform", "wide", "positive")[i % 3], dtype, n, rng) for i, n in enumerate(sizes)]
-    params = [torch.zeros(n, dtype=TORCH[dtype], device=device, requires_grad=True) for n in sizes]
-    for p, g in zip(params, grads, strict=True):
-        p.grad = to_tensor(g, dtype, device)
-    norm = torch.nn.utils.clip_grad_norm_(params, CLIPS[seed % len(CLIPS)])
-    return grads, to_bits(norm), params
-
-
 CLIPS = (1.0, 0.1, 5.0, 1000.0)
 SIZES = ((1,), (2,), (1, 1), (3,), (7, 64), (1000,), (3, 129, 17, 1), (4099, 64))
 
 
+def clipped(
+    dtype: str, device: str, repeats: int, seed: int
+) -> Iterator[tuple[str, float, list[Bits], Bits, list[Tensor]]]:
+    """A note, the limit, gradients, the norm that clip_grad_norm_ returns, and parameters with clipped gradients."""
+    for sizes in SIZES:
+        for number in range(seed, seed + repeats * len(CLIPS)):
+            rng, limit = np.random.default_rng([number, len(sizes)]), CLIPS[number % len(CLIPS)]
+            grads = [sample(("uniform", "wide", "positive")[i % 3], dtype, n, rng) for i, n in enumerate(sizes)]
+            params = [torch.zeros(n, dtype=TORCH[dtype], device=device, requires_grad=True) for n in sizes]
+            for p, g in zip(params, grads, strict=True):
+                p.grad = to_tensor(g, dtype, device)
+            norm = to_bits(torch.nn.utils.clip_grad_norm_(params, limit))
+            yield f"sizes {sizes}, seed={number}", limit, grads, norm, params
+
+
 def clip_norm_trials(dtype: str, device: str, repeats: int, seed: int) -> Iterator[KernelTrial]:
     """The norm that clip_grad_norm_ returns."""
-    for sizes in SIZES:
-        for again in range(repeats * len(CLIPS)):
-            grads, norm, _ = total_norm(dtype, device, seed + again, sizes)
-            x = np.concatenate(grads)
-            error, bound = check_norm(norm, x, dtype, parts=len(sizes))
-            pattern = hexadecimal(norm[0], known(dtype).bits)
-            note = f"sizes {sizes}, seed={seed + again}"
-            yield KernelTrial(error, bound, shown(x, dtype), pattern, f"square within {float(bound):.6g}", note, len(x))
+    for note, _, grads, norm, _ in clipped(dtype, device, repeats, seed):
+        x = np.concatenate(grads)
+        error, bound = check_norm(norm, x, dtype, parts=len(grads))
+        pattern = hexadecimal(norm[0], dtype)
+        yield KernelTrial(error, bound, shown(x, dtype), pattern, f"square within {float(bound):.6g}", note, len(x))
 
 
 def clip_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Values:
@@ -207,28 +193,23 @@ def clip_scale_trials(
 ) -> Iterator[KernelTrial]:
     """Clipped gradients, bit for bit, given the norm: the error counts gradients that differ, the bound is zero."""
     machine = Machine(dtype, "fp32", "fp32")
-    for sizes in SIZES:
-        for again in range(repeats * len(CLIPS)):
-            grads, norm, params = total_norm(dtype, device, seed + again, sizes)
-            factor = coefficient(norm, CLIPS[(seed + again) % len(CLIPS)], dtype, device)
-            for g, p in zip(grads, params, strict=True):
-                assert p.grad is not None
-                got, want = to_bits(p.grad), machine.leave(machine.mul(decode(g, dtype), factor))
-                off = np.flatnonzero(got != want)
-                at = int(off[0]) if len(off) else 0
-                width = known(dtype).bits
-                patterns = (hexadecimal(g[at], width), hexadecimal(norm[0], width))
-                note = f"gradient and norm; sizes {sizes}, seed={seed + again}"
-                yield KernelTrial(Fraction(len(off)), Fraction(0), patterns, hexadecimal(got[at], width),
-                            hexadecimal(want[at], width), note, len(g))  # fmt: skip
+    for note, limit, grads, norm, params in clipped(dtype, device, repeats, seed):
+        factor = coefficient(norm, limit, dtype, device)
+        for g, p in zip(grads, params, strict=True):
+            assert p.grad is not None
+            got, want = to_bits(p.grad), machine.leave(machine.mul(decode(g, dtype), factor))
+            off = np.flatnonzero(got != want)
+            at = int(off[0]) if len(off) else 0
+            patterns = (hexadecimal(g[at], dtype), hexadecimal(norm[0], dtype))
+            yield KernelTrial(Fraction(len(off)), Fraction(0), patterns, hexadecimal(got[at], dtype),
+                        hexadecimal(want[at], dtype), f"gradient and norm; {note}", len(g))  # fmt: skip
 
 
 def adam_bound(p: Values, name: str) -> Values:
     """Bound on one step's error, in float64."""
-    u = float(U)
+    u, f = float(U), FORMATS[name]
     error = (4 * u * np.abs(p) + 16 * u * LR) * (1 + 2.0**-40) + 2.0**-100
     if name != "fp32":
-        f = FORMATS[name]
         error += float(f.u) * (np.abs(p) + LR + error) + float(f.tiny) / 2
     return error
 
@@ -273,10 +254,9 @@ def compound_term(divide: bool, b: Values, c: Values) -> Values:
 
 def compound_bound(a: Values, term: Values, name: str) -> Values:
     """Four roundings of the term and one of the sum, in fp32, then one to storage, where the sum may be subnormal."""
-    u = float(U)
+    u, f = float(U), FORMATS[name]
     bound: Values = 4 * u * np.abs(term) + u * np.abs(a + term) + 2.0**-44 * np.abs(a)
     if name != "fp32":
-        f = FORMATS[name]
         bound += np.maximum(float(f.u) * (np.abs(a + term) + bound), float(f.tiny) / 2)
     return bound
 
@@ -420,21 +400,14 @@ def root(x: Fraction) -> Fraction:
 def exact_step(p: Fraction, g: Fraction, m: Fraction, v: Fraction, t: int) -> tuple[Fraction, Fraction, Fraction]:
     """p', m' and v' over the reals, p' within 2^-90 of the update."""
     first, second = corrections(t)
-    m, v = exact_mean(g, m), exact_square(g, v)
+    m, v = blended(BETAS[0], g, m), blended(BETAS[1], g * g, v)
     update = Fraction(LR) / first * m / (root(v / second) + Fraction(EPS))
     return p * (1 - Fraction(LR) * Fraction(DECAY)) - update, m, v
 
 
-def exact_mean(g: Fraction, m: Fraction) -> Fraction:
-    """m' over the reals."""
-    beta = Fraction(BETAS[0])
-    return beta * m + (1 - beta) * g
-
-
-def exact_square(g: Fraction, v: Fraction) -> Fraction:
-    """v' over the reals."""
-    beta = Fraction(BETAS[1])
-    return beta * v + (1 - beta) * g * g
+def blended(beta: float, new: Fraction, old: Fraction) -> Fraction:
+    """A moment after a step, over the reals."""
+    return Fraction(beta) * old + (1 - Fraction(beta)) * new
 
 
 Exact = Callable[[Fraction, Fraction, Fraction, Fraction], Fraction]
@@ -444,8 +417,8 @@ def exacts(t: int) -> tuple[Exact, Exact, Exact]:
     """p', m' and v' over the reals as functions of p, g, m and v, each no more work than it needs."""
     return (
         lambda p, g, m, v: exact_step(p, g, m, v, t)[0],
-        lambda p, g, m, v: exact_mean(g, m),
-        lambda p, g, m, v: exact_square(g, v),
+        lambda p, g, m, v: blended(BETAS[0], g, m),
+        lambda p, g, m, v: blended(BETAS[1], g * g, v),
     )
 
 

@@ -8,7 +8,6 @@ a bound 32 times smaller: inputs that do not refute that one say nothing, and th
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -16,14 +15,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradproof import __version__
 from gradproof.arith.formats import FORMATS
-from gradproof.core.files import write_whole
 from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
 
 SCHEMA = "gradproof-kernels/1"
@@ -73,9 +70,9 @@ class KernelResult:
             raise ValueError(f"{self.operator}: {self.outcome} needs a reason")
 
 
-def hexadecimal(pattern: int, bits: int) -> str:
-    """A bit pattern as text, e.g. 0x3c00."""
-    return f"0x{int(pattern):0{bits // 4}x}"
+def hexadecimal(pattern: int, name: str) -> str:
+    """A bit pattern of a format as text, e.g. 0x3c00."""
+    return f"0x{int(pattern):0{known(name).bits // 4}x}"
 
 
 def ratio_of(error: Fraction, bound: Fraction) -> float:
@@ -141,27 +138,20 @@ def document(device: str, mode: str, sections: Mapping[str, Sequence[KernelResul
     }
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a document, whole or not at all. Raises ValueError for NaN and infinities, OSError."""
-    write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
-
-
-def table(results: Sequence[KernelResult]) -> str:
-    """One line a row, for a terminal."""
-    lines = []
-    for r in results:
-        flags = " ".join(f"{k}={v}" for k, v in r.flags.items())
-        ratio = "" if r.ratio is None else f" ratio {r.ratio:.4g}"
-        name = f"; {'; '.join(r.names)}" if r.names else ""
-        why = f" ({r.reason})" if r.reason else ""
-        head = f"{r.outcome:8} {r.operator:26} {r.dtype:10} {r.device:5} {r.claim:44}"
-        lines.append(f"{head} {r.cases:>9} cases {r.mismatches:>7} off{ratio} {flags}{name}{why}".rstrip())
-    return "\n".join(lines)
+def line(r: KernelResult) -> str:
+    """A row, for a terminal."""
+    flags = " ".join(f"{k}={v}" for k, v in r.flags.items())
+    ratio = "" if r.ratio is None else f" ratio {r.ratio:.4g}"
+    name = f"; {'; '.join(r.names)}" if r.names else ""
+    why = f" ({r.reason})" if r.reason else ""
+    head = f"{r.outcome:8} {r.operator:26} {r.dtype:10} {r.device:5} {r.claim:44}"
+    return f"{head} {r.cases:>9} cases {r.mismatches:>7} off{ratio} {flags}{name}{why}".rstrip()
 
 
 # -- Rows whose claim is a bound.
 CONTROL = Fraction(1, 32)
 SHOWN, EXACT = 8, 300
+BLIND = "the inputs do not tell this kernel from its control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +200,10 @@ def raised(e: Exception) -> str:
 
 
 def judge(
-    row: RowClaim, trials: Iterable[KernelTrial], names: Callable[[], tuple[str, ...]], shrink: Fraction
+    row: RowClaim,
+    trials: Iterable[KernelTrial],
+    names: Callable[[], tuple[str, ...]] = tuple,
+    shrink: Fraction = Fraction(1),
 ) -> KernelResult:
     """The outcome of a row: REFUTED by the first error above `shrink` times its bound, ERROR without any trial."""
     worst, off, cases, first = 0.0, 0, 0, None
@@ -239,10 +232,10 @@ def bounded(
 
     def made() -> KernelResult:
         seen = list(trials())
-        result = replace(judge(row, seen, names, Fraction(1)), facts=dict(facts or {}))
-        if result.outcome == HOLDS and judge(row, seen, tuple, CONTROL).outcome != REFUTED:
-            return replace(result, outcome=ERROR, reason="the inputs do not refute a bound 32 times smaller")
-        return result
+        result = replace(judge(row, seen, names), facts=dict(facts or {}))
+        caught = result.outcome != HOLDS or judge(row, seen, shrink=CONTROL).outcome == REFUTED
+        reason = "the inputs do not refute a bound 32 times smaller"
+        return result if caught else replace(result, outcome=ERROR, reason=reason)
 
     return attempted(row, made)
 
@@ -253,17 +246,16 @@ def exactly(
     """A row whose errors must all be zero, with a control that must not; never raises."""
 
     def made() -> KernelResult:
-        result = replace(judge(row, trials(), tuple, Fraction(1)), ratio=None)
-        if result.outcome == HOLDS and judge(row, control(), tuple, Fraction(1)).outcome != REFUTED:
-            return replace(result, outcome=ERROR, reason="the inputs do not tell this kernel from its control")
-        return result
+        result = replace(judge(row, trials()), ratio=None)
+        caught = result.outcome != HOLDS or judge(row, control()).outcome == REFUTED
+        return result if caught else replace(result, outcome=ERROR, reason=BLIND)
 
     return attempted(row, made)
 
 
 def shown(bits: Bits, name: str) -> tuple[str, ...]:
     """The first few bit patterns of an array, as text."""
-    return tuple(hexadecimal(b, known(name).bits) for b in bits[:SHOWN])
+    return tuple(hexadecimal(b, name) for b in bits[:SHOWN])
 
 
 def sample(kind: str, name: str, length: int, rng: np.random.Generator) -> Bits:
@@ -279,10 +271,9 @@ def sample(kind: str, name: str, length: int, rng: np.random.Generator) -> Bits:
         x[half : 2 * half] = -x[:half] + np.ldexp(rng.uniform(-1, 1, half), 2 - f.p)
         x = rng.permutation(x)
     made: dict[str, Callable[[], Values]] = {
-        "uniform": lambda: x,
+        **dict.fromkeys(("uniform", "cancelling"), lambda: x),
         "positive": lambda: np.abs(x),
         "wide": lambda: np.ldexp(x, rng.integers(-14, 4, length)),
-        "cancelling": lambda: x,
         "ones": lambda: np.ones(length),
         "small": lambda: np.ldexp(x, f.emin + 3),
     }
@@ -308,19 +299,19 @@ def each_element(
     `want`: the result over the reals, in float64, within 2^-12 of the bound. Every element is compared with it; those
     closest to the bound, and a few others, with `exact` of their operands as rationals.
     """
-    width, numbers, results = known(name).bits, [decode(b, name) for b in operands], decode(got, name)
+    numbers, results = [decode(b, name) for b in operands], decode(got, name)
     error = np.abs(results - want)
     order = np.argsort(-(error / bound))
     every = np.flatnonzero(~(error <= bound * (1 + 2.0**-12)))
     for at in [*order[:EXACT], *range(0, len(got), max(1, len(got) // EXACT))]:
         error_at = abs(Fraction(float(results[at])) - exact(*(Fraction(float(n[at])) for n in numbers)))
-        patterns = tuple(hexadecimal(b[at], width) for b in operands)
+        patterns = tuple(hexadecimal(b[at], name) for b in operands)
         yield KernelTrial(
-            error_at, Fraction(float(bound[at])), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}", note
+            error_at, Fraction(float(bound[at])), patterns, hexadecimal(got[at], name), f"{want[at]:.9g}", note
         )
     at = int(every[0]) if len(every) else int(order[0])
-    patterns = tuple(hexadecimal(b[at], width) for b in operands)
-    yield KernelTrial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}",
+    patterns = tuple(hexadecimal(b[at], name) for b in operands)
+    yield KernelTrial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], name), f"{want[at]:.9g}",
                 f"{note}, every element, in float64", len(got))  # fmt: skip
 
 

@@ -8,20 +8,18 @@ one line, of any length; a terminal wraps at words. A reach is never shortened: 
 from __future__ import annotations
 
 import io
-import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from gradproof.core.outcome import DECISION, Effect, Exit, Expect, Outcome
-from gradproof.report.formats.step import EQUAL, STYLE, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
-from gradproof.report.text import clean, one_line, plural, value
+from gradproof.report.formats.step import EQUAL, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
+from gradproof.report.text import Line, one_line, plural, printed, value
+from gradproof.report.views import STYLE
 from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
 
 WIDTH, NARROW = 100, 80
@@ -44,43 +42,6 @@ USUAL: Mapping[str, str] = {
     "each window has as many": "windows have as many micro-batches as these",
 }
 """How an assumption that every verification has begins, and what a few words say of it. All others are shown whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line: a label with a style, and a text.
-
-    `firm`: it is never cut; `short`: what may stand in its place; `source`: it keeps its spaces.
-    """
-
-    text: str
-    label: str = ""
-    style: str = "bold"
-    indent: int = 0
-    firm: bool = False
-    source: bool = False
-    short: Line | None = None
-
-    def rows(self, width: int) -> list[str]:
-        """What a terminal of this width shows."""
-        body, start = f"{self.label}{self.text}", " " * self.indent
-        if self.source:
-            return [start + body]
-        return textwrap.wrap(body, width, initial_indent=start, subsequent_indent=start + "  ", **KEEP) or [""]
-
-    def height(self, width: int) -> int:
-        """How many lines of a terminal it takes."""
-        return sum(math.ceil(len(row) / width) or 1 for row in self.rows(width))
-
-    def cut(self, rows: int, width: int) -> Line:
-        """The same in as many rows, cut after a word; in one, cut anywhere, where a word is longer than the rows."""
-        room = " ".join(row.strip() for row in self.rows(width)[:rows])[len(self.label) : -1]
-        made = replace(self, text=f"{room.rpartition(' ')[0].rstrip(' ,;:')} …")
-        most = width - self.indent - len(self.label) - 2
-        return made if made.height(width) <= rows else replace(self, text=f"{self.text[:most].rstrip()} …")
-
-
-KEEP: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def lines(verification: Verification, spent: int = 0, more: str = MORE, width: int = WIDTH) -> list[Line]:
@@ -109,24 +70,29 @@ def lines(verification: Verification, spent: int = 0, more: str = MORE, width: i
 def _held(v: Verification) -> Iterator[Line]:
     """What holds and how far, what was not judged, what is assumed, and what to do next."""
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
-    judged = "" if len(held) == len(v.results) else " that was judged"
-    said = f"every obligation{judged} holds ({len(held)} of {len(v.results)}){_length(v)}"
+    said = f"{counted(v)}{_length(v)}"
     yield Line(f"{one_line(v.subject)}: {said}", f"{title(v)} ", STYLE[Effect.DISCHARGED], firm=True)
     ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
     for reach, some in groupby(ordered, key=lambda r: r.reach):
-        yield _reaching(_near(reach), list(some))
+        yield _reaching(near(reach), list(some))
     yield from _windows(v)
-    apart = [] if v.rounding else ["the rounding of floats"]
-    apart += [f"{named(r.obligation)}: {_near(r.reason)}" for r in v.results if not r.applies]
-    apart += [_near(said) for said in v.uncovered if not said.startswith("window ")]
-    if apart:
+    if apart := [said for said in not_judged(v) if not said.startswith("window ")]:
         yield Line("; ".join(apart), "not judged: ")
     if v.rounding:
-        yield Line(_bounds(v), "rounding: ")
+        bounded = sum(row.get("bound") is not None for row in v.rounding)
+        tensors = plural(len(v.rounding), "tensor")
+        yield Line(f"{bounded} of {tensors} bounded; --verbose shows the bounds", "rounding: ")
     if assumed := _assumed(v):
         yield Line("; ".join(assumed), "assumed: ")
     if said := _next(v):
         yield Line(said, "next: ")
+
+
+def not_judged(v: Verification) -> list[str]:
+    """What a verification says nothing of."""
+    apart = [] if v.rounding else ["the rounding of floats"]
+    apart += [f"{named(r.obligation)}: {near(r.reason)}" for r in v.results if not r.applies]
+    return [*apart, *map(near, v.uncovered)]
 
 
 def _reaching(reach: str, results: Sequence[Result]) -> Line:
@@ -139,31 +105,45 @@ def _reaching(reach: str, results: Sequence[Result]) -> Line:
 
 def _not_held(v: Verification) -> Iterator[Line]:
     """The most serious result in full, the other refutations, then what is open, and how many hold."""
-    ordered = sorted(blocks(v), key=_urgency)
+    ordered = urgent(v)
     effect = DECISION[Expect.HOLDS, v.outcome]
     yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
     yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
     for block in ordered[1:]:
         if block.effect is Effect.BROKEN:
             yield Line(
-                f"{_names(block.results)}{_at(block)}: {_near(block.first.reason)}",
+                f"{_names(block.results)}{_at(block)}: {near(block.first.reason)}",
                 f"{block.first.outcome.lower()}: ",
                 STYLE[block.effect],
             )
         elif block.effect is Effect.OPEN and block.first.applies:
-            yield Line(f"{_names(block.results)}: {_near(block.first.reason)}", f"{_open(block, v)}: ")
+            yield Line(f"{_names(block.results)}: {near(block.first.reason)}", f"{_open(block, v)}: ")
     for result in v.results:
         if not result.applies:
-            yield Line(f"{named(result.obligation)}: {_near(result.reason)}", "not judged: ")
+            yield Line(f"{named(result.obligation)}: {near(result.reason)}", "not judged: ")
     yield from _windows(v)
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
     names = f": {_names(held)}" if held else ""
-    yield Line(f"{len(held)} of {plural(sum(r.applies for r in v.results), 'obligation')} hold{names}", "also: ")
+    yield Line(f"{counted(v)}{names}", "also: ")
+
+
+def counted(v: Verification) -> str:
+    """How many obligations hold."""
+    held = sum(r.outcome is Outcome.HOLDS for r in v.results)
+    if v.outcome is not Outcome.HOLDS:
+        return f"{held} of {plural(sum(r.applies for r in v.results), 'obligation')} hold"
+    judged = "" if held == len(v.results) else " that was judged"
+    return f"every obligation{judged} holds ({held} of {len(v.results)})"
 
 
 def _windows(v: Verification) -> Iterator[Line]:
     """Windows of a run that went otherwise than the recorded ones."""
-    return (Line(_near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
+    return (Line(near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
+
+
+def urgent(v: Verification) -> list[Block]:
+    """The blocks, the most serious first: what causes another stands before it."""
+    return sorted(blocks(v), key=_urgency)
 
 
 def _urgency(block: Block) -> tuple[int, int, int]:
@@ -188,15 +168,18 @@ def _whole(block: Block, v: Verification) -> Iterator[Line]:
             marks = "^" * len(line.partition(" # ")[0])
             yield Line("", f"{' ' * (len(head) - 2)}| {marks}", style, 2, firm=True, source=True)
     broken = block.effect is Effect.BROKEN
-    yield Line(_near(r.reason), "wrong: " if broken else "not decided: ", style, 2)
+    yield Line(near(r.reason), "wrong: " if broken else "not decided: ", style, 2)
     if broken:
-        found, expected = _weights(r, v) or _numbers(r) or ("", OBLIGATIONS.get(r.obligation, ""))
-        yield from (
-            Line(text, label, indent=2) for label, text in (("found: ", found), ("expected: ", expected)) if text
-        )
+        rows = zip(("found: ", "expected: "), difference(r, v), strict=True)
+        yield from (Line(text, label, indent=2) for label, text in rows if text)
     help = f"gradproof explain {r.outcome} says what it means; --allow-undecided {r.obligation} lets it stand"
     if r.help or (not broken and r.outcome is not Outcome.ERROR):
         yield Line(one_line(r.help or help), "help: ", "bold green", 2)
+
+
+def difference(r: Result, v: Verification) -> tuple[str, str]:
+    """What was found where an obligation is refuted, and what was expected: weights, numbers, or its own words."""
+    return _weights(r, v) or _numbers(r) or ("", OBLIGATIONS.get(r.obligation, ""))
 
 
 def _weights(r: Result, v: Verification) -> tuple[str, str] | None:
@@ -208,19 +191,19 @@ def _weights(r: Result, v: Verification) -> tuple[str, str] | None:
         return None
     window = next((int(row["window"]) for row in v.weights if row.get("ok") is False), -1)
     rows = [row for row in v.weights if row["window"] == window]
-    found = _alike(rows, "weight")
+    found = alike(rows, "weight")
     whole = len(rows) >= int(v.config.get("accum_steps", 0)) * int(v.config.get("micro_batch", 0))
     if not rows or (not whole and not v.config.get("tail")) or any(by.startswith("≈") for by, _ in found):
         return None
-    expected = [by for by, _ in _alike(rows, "expected")]
+    expected = [by for by, _ in alike(rows, "expected")]
     if len(found) == 1:
         return f"each of the {len(rows)} samples of window {window + 1} weighs {found[0][0]}", ", ".join(expected)
-    each = [f"{_spans(samples)} {'weigh' if len(samples) > 1 else 'weighs'} {by}" for by, samples in found[:SHOWN]]
+    each = [f"{spans(samples)} {'weigh' if len(samples) > 1 else 'weighs'} {by}" for by, samples in found[:SHOWN]]
     more = f", and {len(found) - SHOWN} more weights" if len(found) > SHOWN else ""
     return f"in window {window + 1}, {', '.join(each)}{more}", ", ".join(expected[:SHOWN])
 
 
-def _alike(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, list[int]]]:
+def alike(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, list[int]]]:
     """The weights of some rows, each with its samples."""
     made: dict[str, list[int]] = {}
     for row in rows:
@@ -228,7 +211,7 @@ def _alike(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[str, list[
     return list(made.items())
 
 
-def _spans(samples: Sequence[int]) -> str:
+def spans(samples: Sequence[int]) -> str:
     """Samples in words: `samples 0 to 3`, `sample 5`, `7 samples`."""
     first, last = min(samples), max(samples)
     if last - first + 1 != len(samples):
@@ -249,14 +232,8 @@ def _numbers(r: Result) -> tuple[str, str] | None:
 def _assumed(v: Verification) -> list[str]:
     """The assumptions: those that are this step's own first, as they are, then the usual ones in a few words."""
     known = {text: words for text in v.assumptions for start, words in USUAL.items() if text.startswith(start)}
-    own = [_near(text) for text in v.assumptions if text not in known]
+    own = [near(text) for text in v.assumptions if text not in known]
     return [*own, *(words for words in known.values() if words)]
-
-
-def _bounds(v: Verification) -> str:
-    """How many rounding bounds were found."""
-    bounded = [row for row in v.rounding if row.get("bound") is not None]
-    return f"{len(bounded)} of {plural(len(v.rounding), 'tensor')} bounded; --verbose shows the bounds"
 
 
 def _length(v: Verification) -> str:
@@ -298,7 +275,7 @@ def _at(block: Block) -> str:
     return f" at {shown(replace(at, function=''))}" if at is not None and at.file else ""
 
 
-def _near(text: str) -> str:
+def near(text: str) -> str:
     """A text in one line, with files below the working directory by their short names, and no full stop."""
     try:
         here = f"{Path.cwd()}/"
@@ -310,17 +287,13 @@ def _near(text: str) -> str:
 def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
     width = console.width if console.is_terminal else 1 << 20
-    for line in lines(verification, spent, more, min(WIDTH, max(NARROW, width))):
-        drawn = Text("\n".join(row[: width if line.source else None] for row in map(clean, line.rows(width))))
-        drawn.rstrip()
-        drawn.stylize(line.style or "default", line.indent, line.indent + len(line.label.rstrip()))
-        console.print(drawn, soft_wrap=True)
+    printed(lines(verification, spent, more, min(WIDTH, max(NARROW, width))), console)
 
 
-def text(verification: Verification, more: str = MORE) -> str:
+def text(verification: Verification, more: str = MORE, spent: int = 0) -> str:
     """The lines as they are in a pipe."""
     out = io.StringIO()
-    terminal(verification, Console(file=out, force_terminal=False, color_system=None), more=more)
+    terminal(verification, Console(file=out, force_terminal=False, color_system=None), spent, more)
     return out.getvalue()
 
 
@@ -330,5 +303,5 @@ def quiet(verification: Verification) -> str:
     for r in v.results:
         if r.applies and r.outcome is not Outcome.HOLDS and r not in v.allowed:
             at = f"{shown(replace(r.location, function=''))}: " if r.location is not None and r.location.file else ""
-            said.append(f"{at}{r.outcome} {named(r.obligation)}: {_near(r.reason)}\n")
+            said.append(f"{at}{r.outcome} {named(r.obligation)}: {near(r.reason)}\n")
     return "".join(said) or ("" if v.exit is Exit.MET else f"{title(v)} {one_line(v.subject)}\n")

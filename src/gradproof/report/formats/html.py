@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gradproof import __version__
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.core.timeline import as_lines, as_svg
 from gradproof.report import charts, rounding, stories, text as fmt, views
@@ -26,6 +29,13 @@ MANY = 150  # checks up to which a page is tried in full
 MOST = 1_000_000  # bytes of a page that is not the least
 DRAWN = 40  # runs of mutants that a full page draws; the others are listed
 FEW = 8  # runs of subjects that a page draws which is not drawn in full
+TERMS = (
+    "obligation", "window", "micro-batch", "full batch", "effective batch", "tail", "rounding", "gate", "profile",
+    "discharged", "required", "optional", "check", "evidence", "mutant", "waiver", "all inputs", "bounded", "sampled",
+    "chosen values", "counterexample", "HOLDS", "REFUTED", "UNKNOWN", "NOT_RUN", "TIMEOUT", "OPAQUE", "OUTSIDE",
+    "SPURIOUS", "WEAK", "vacuous", "BOUND_HIT", "ERROR",
+)  # fmt: skip
+"""Words that a page explains, as docs/glossary.md does, below the paragraph that uses one first."""
 FULL, BRIEF, LEAST = 2, 1, 0  # how much is shown of what is discharged; of the rest everything is reported
 
 
@@ -70,6 +80,25 @@ def _legend(panels: Iterable[charts.Panel]) -> list[tuple[str, str, Markup]]:
     return [(kind, name, svg.format(charts.SHAPES[kind].format(8, 7, ""))) for kind, name in kinds]
 
 
+class Glossary:
+    """Adds to a paragraph, or to a part of a page, the meaning of each term that no part before it has used."""
+
+    def __init__(self) -> None:
+        rows = fmt.glossary().items()
+        self.left = {word: (words, said) for words, (said, _) in rows for word in words.split(", ") if word in TERMS}
+
+    def __call__(self, part: Markup) -> Markup:
+        text, line = part.striptags(), Markup('<p class="gloss"><dfn>{}</dfn>: {}</p>\n')
+        found = {row for term, row in self.left.items() if re.search(rf"\b{term}s?\b", text)}
+        self.left = {term: row for term, row in self.left.items() if row not in found}
+        return part + Markup("").join(line.format(*row) for row in sorted(found))
+
+
+def style(name: str) -> Markup:
+    """A style sheet of this folder."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
+
+
 @cache
 def environment() -> Environment:
     """Templates of this folder, everything escaped."""
@@ -91,8 +120,8 @@ def environment() -> Environment:
         to=_to,
         effect_of=effect_of,
         wrong=stories.wrong,
-        kill_heads=stories.column_heads,
     )
+    env.globals.update(style=style, VERSION=__version__)
     env.tests["wrong"] = stories.wrong
     env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
@@ -116,20 +145,6 @@ def _plot_section(report: Report) -> dict[str, Any]:
         "studies_legend": _legend(studies),
         "quantities": charts.quantities(report),
         "outside": charts.summaries(charts.column(report, "outside_assumptions")),
-    }
-
-
-def _stories(report: Report, level: int) -> dict[str, Any]:
-    return {
-        "stories": stories.stories(report),
-        "harnesses": report.get("harnesses") or {},
-        "machines": stories.environments(report),
-        "claims": report.get("claims") or [],
-        "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
-        "effects": {c["id"]: effect_of(c) for c in report["checks"]},
-        "killed": [m["name"] for m in report["mutants"] if stories.certain(m)],
-        "kill_matrices": stories.matrices(m for m in report["mutants"] if level or not stories.certain(m)),
-        "by_layer": views.by_layer(report),
     }
 
 
@@ -157,14 +172,51 @@ def _page(report: Report, level: int) -> str:
         banner=views.banner(report),
         matrix=views.matrix(report),
         required=required_ids(report),
-        needs=views.attention(report),
+        loud=[a for a in views.attention(report) if a.required or a.effect is Effect.BROKEN],
+        quiet=[a for a in views.attention(report) if not a.required and a.effect is Effect.OPEN],
         outcomes=[(o, MEANING[o]) for o in Outcome if o in seen],
         exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
-        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        css=style("report.css"),
         ids={c["id"] for c in report["checks"]},
         level=level,
-        **_stories(report, level),
+        stories=stories.stories(report),
+        harnesses=report.get("harnesses") or {},
+        machines=stories.environments(report),
+        claims=report.get("claims") or [],
+        needed={c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
+        effects={c["id"]: effect_of(c) for c in report["checks"]},
+        killed=[m["name"] for m in report["mutants"] if stories.certain(m)],
+        mutants=[m for m in report["mutants"] if level or not stories.certain(m)],
+        by_layer=views.by_layer(report),
         script=Markup(script),  # its digest is the one that the page's policy names
         script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
         **_plot_section(report),
     )
+
+
+# -- The page over all contracts.
+def overview(reports: Sequence[Report], pages: Mapping[str, str], root: Path, absent: Sequence[str] = ()) -> str:
+    """The page over some reports. `pages`: where each contract's is; `absent`: contracts that were not asked for.
+
+    Raises GradproofError on a wrong shape or an inconsistency.
+    """
+    from gradproof.report.formats import summary
+
+    for report in reports:
+        require(report)
+    reasons = [r for report in reports if not views.banner(report).met for r in summary.reasons(report)]
+    template, plain = environment().get_template("index.html.j2"), fmt.glossary()
+    return template.render(
+        reports=reports, pages=pages, absent=absent, banners=[views.banner(report) for report in reports],
+        reasons=sorted(reasons, key=lambda r: r.effect is not Effect.BROKEN), commit=commit(root), gloss=Glossary(),
+        sentence=lambda ob: plain[ob["id"]][0] if ob["id"] in plain else ob["property"], summary=summary,
+    )  # fmt: skip
+
+
+def commit(root: Path) -> str:
+    """The commit of a folder, and whether files differ from it."""
+    asked = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty= and changes"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "none: this is no checkout of git"

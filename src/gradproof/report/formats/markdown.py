@@ -58,6 +58,13 @@ def draw(text: str, console: Console) -> None:
         console.file.write(plain(text))
 
 
+def overview(report: Report) -> str:
+    """What a terminal shows: verdict, gate, coverage, what is broken or open, mutants. Raises what `render` raises."""
+    require(report)
+    parts = [_head(report), _gate(report), _coverage(report), _attention(report), _mutants(report)]
+    return "\n\n".join(parts) + "\n"
+
+
 def render(report: Report) -> str:
     """The whole report. Raises GradproofError on a wrong shape or an inconsistency."""
     require(report)
@@ -99,10 +106,13 @@ def _gate(report: Report) -> str:
 
 
 def _coverage(report: Report) -> str:
-    headers = ["Obligation", *(views.LAYER_TITLE[layer] for layer in Layer), "Effect"]
+    """A column for every layer that the contract asks for, or plans a check in, anywhere."""
+    matrix = views.matrix(report)
+    asked = {c.layer for _, cells in matrix for c in cells if c.effect is not None}
+    headers = ["Obligation", *(views.LAYER_TITLE[layer] for layer in Layer if layer in asked), "Effect"]
     rows = []
-    for ob, cells in views.matrix(report):
-        words = [f"{views.SYMBOL[c.effect]} {c.words}" if c.effect else c.words for c in cells]
+    for ob, cells in matrix:
+        words = [f"{views.SYMBOL[c.effect]} {c.words}" if c.effect else c.words for c in cells if c.layer in asked]
         name = f"{ob['id']} {ob['property']}"
         rows.append([name, *words, f"{ob['effect']}, {views.cell_counts(ob)}"])
     legend = "; ".join(f"{words}: {meaning}" for words, meaning, _ in views.strongest(report))

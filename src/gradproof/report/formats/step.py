@@ -8,7 +8,7 @@ Colour never carries a statement alone. Results with the same outcome, reason an
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ from rich.console import Console
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
-from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
+from gradproof.report.text import clean, compact, near, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
 
-STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
@@ -105,12 +104,12 @@ def summary(verification: Verification) -> str:
         words = f"{judged} holds" + (" but those that are allowed" if v.allowed else "")
         said = "Each holds on the reach that is stated with it."
     else:
-        words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
+        words, said = EXIT_MEANING[v.exit], sentence(meaning(v))
     apart = [sentence(f"{named(r.obligation)}, was not judged: {r.reason}") for r in v.results if not r.applies]
     return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
 
 
-def _meaning(v: Verification) -> str:
+def meaning(v: Verification) -> str:
     """What the worst outcome says. A refutation by the events or the weights of one run is not replayed."""
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
     if refuted and not any(numbers(r) for r in refuted):
@@ -140,20 +139,16 @@ def setting(verification: Verification) -> str:
     c = verification.config
     known = {"accum_steps": "accum-steps", "micro_batch": "micro-batch", "windows": "windows", "tail": "tail"}
     named = [f"{shown} {one_line(c[key])}" for key, shown in known.items() if c.get(key) is not None]
-    rest = [
-        f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in known and v is not None
-    ]
+    told = {*known, "inferred", *(key for key, one in c.items() if one is None)}
+    rest = [f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in told]
+    rest += ["accum-steps as the run shows"] if c.get("inferred") else []
     return " · ".join([*named, *rest])
 
 
 def shown(location: Location) -> str:
     """file:line, relative to the working directory where it lies below it."""
-    path = Path(location.file)
-    try:
-        name = path.relative_to(Path.cwd()).as_posix()
-    except (ValueError, OSError):
-        name = location.file
-    return one_line(f"{name}:{location.line}") + (f" in {one_line(location.function)}" if location.function else "")
+    inside = f" in {one_line(location.function)}" if location.function else ""
+    return one_line(f"{near(location.file)}:{location.line}") + inside
 
 
 def quoted(location: Location) -> str:
@@ -165,23 +160,17 @@ def quoted(location: Location) -> str:
 def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
     """What the results rest on, under headings; where something was recorded, an empty heading says none."""
     for name, items in _facts(verification):
-        if items or (name != "Monitoring" and (verification.operators or verification.events)):
+        if items or verification.operators or verification.events:
             yield name, items
     if not verification.operators and not verification.events:
         yield "Recorded", ["nothing"]
 
 
-def _monitoring(monitoring: Any) -> list[str]:
-    """What was counted of a watched run; only then is there anything to import for it."""
-    if not monitoring:
-        return []
-    from gradproof.shadow.protocol import monitor_report
-
-    return list(monitor_report.monitoring_lines(monitoring))
-
-
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
-    yield "Monitoring", _monitoring(v.monitoring)
+    if v.monitoring:
+        from gradproof.shadow.protocol import monitor_report
+
+        yield "Monitoring", list(monitor_report.monitoring_lines(v.monitoring))
     domains = sorted({r.domain for r in v.results if r.domain})
     yield "Domains", domains
     yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]
@@ -202,10 +191,10 @@ def tables(verification: Verification) -> Iterator[tuple[str, list[Mapping[str, 
     if verification.weights:
         yield "Effective weights", list(verification.weights)
     if verification.rounding:
-        yield "Rounding bounds", [_bound(row) for row in verification.rounding]
+        yield "Rounding bounds", [bounded(row) for row in verification.rounding]
 
 
-def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def bounded(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """One bound for people: the tensor, the bound and what was measured, and the operators that add most."""
     if not {"quantity", "param", "bound", "top"} <= row.keys():
         return row
@@ -217,11 +206,6 @@ def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
         "measured": "unknown" if row["measured"] is None else row["measured"],
         "most from": ", ".join(parts) or "nothing",
     }
-
-
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys of some rows in order of appearance, as many as a table takes."""
-    return list(dict.fromkeys(key for row in rows for key in row))[:COLUMNS]
 
 
 def cell(item: Any) -> str:
@@ -295,7 +279,7 @@ def render_markdown(verification: Verification) -> str:
         parts.append(UNDECIDED)
     for name, rows in tables(v):
         kept, more = cut(rows, 10 * ROWS)
-        heads = columns(kept)
+        heads = list(dict.fromkeys(key for row in kept for key in row))[:COLUMNS]
         body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
         parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
         parts += [f"And {more} more in the JSON form."] if more else []

@@ -32,7 +32,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.bounds import kernels as kernels
 from gradproof.shadow.bounds.domain import FORMATS, Box, Domain, Key, NoBound, Radius, fits
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.locations import Location, initialising, stated, user_location
@@ -41,7 +40,7 @@ from gradproof.shadow.record.checksums import checksum, plain, same
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run, Step, default_dtype, seed
 from gradproof.shadow.request import RANGE
-from gradproof.shadow.whole.draws import GENERATORS
+from gradproof.shadow.whole.interpreter import GENERATORS
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.unseen import calls, replaced, steps
 

@@ -140,8 +140,8 @@ class ScriptWatch(Monitor):
         """A result for every obligation; those that this run does not decide are undecided."""
         events = [event for own in self.run.kept() for event in own]
         judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self.run.windows, self.run.recorded)
-        ruling, doubt = StepRuling(self, self.accum_steps, self.left), self._interfered()
-        ruling.in_passes(doubt is None and judge.in_passes())
+        doubt = self._interfered()
+        ruling = StepRuling(self, self.accum_steps, self.left, doubt is None and judge.in_passes())
         found = Verification("", {"accum_steps": ruling.n, "inferred": self.accum_steps is None})
         found.uncovered, found.versions = [BLIND], {"torch": torch.__version__}
         found.monitoring, found.notes = monitored(self), heard(self)

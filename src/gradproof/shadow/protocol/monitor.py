@@ -32,8 +32,7 @@ from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
-from gradproof.shadow.protocol.rank_sums import Call, world_of
-from gradproof.shadow.protocol.run_events import Iteration, RunEvents, SeenPass, WindowDetails
+from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, world_of
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"

@@ -16,7 +16,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.run_events import SeenEvent, SeenPass
+from gradproof.shadow.protocol.run_events import Event, SeenPass
 from gradproof.shadow.result import RECORDED, Result
 
 NAME = "GA-INV-003"
@@ -70,7 +70,7 @@ class SeenWindow:
     twice.
     """
 
-    def __init__(self, number: int, events: list[SeenEvent], following: SeenPass | None, monitor: Monitor) -> None:
+    def __init__(self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor) -> None:
         self.number, self.events, length = number, events, monitor.epoch_batches
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
@@ -93,10 +93,11 @@ class SeenWindow:
 class StepRuling:
     """What the events of the recorded windows of one run decide of its steps.
 
-    `left`: the run ended while it was followed, and weights hold gradients.
+    `left`: the run ended while it was followed, and weights hold gradients. `shown`: the values show that each backward
+    pass is one micro-batch.
     """
 
-    def __init__(self, monitor: Monitor, given: int | None, left: bool) -> None:
+    def __init__(self, monitor: Monitor, given: int | None, left: bool, shown: bool = False) -> None:
         self.monitor, self.given, self.left = monitor, given, left
         seen = monitor.run.seen.items()
         first = {n: e.about for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
@@ -104,6 +105,8 @@ class StepRuling:
             SeenWindow(n, own, first.get(n + 1), monitor) for n, own in sorted(seen) if n in monitor.run.recorded
         ]
         self.windows = [window for window in self.all if window.steps]
+        for window in self.windows:
+            window.shown |= shown and window.simple
         self.steps = [event for window in self.windows for event in window.steps]
         self.events = [event for window in self.all for event in window.events]
         self.passes = [event for window in self.all for event in window.passes]
@@ -112,11 +115,6 @@ class StepRuling:
         own = [joined(event.about.own for event in window.steps) for window in self.windows]
         self.own, self.reached = joined(own), joined(event.about.reached for event in self.passes)
         self.apart = any(not one & other for one in own for other in own)
-
-    def in_passes(self, shown: bool) -> None:
-        """Whether the values show that each backward pass is one micro-batch."""
-        for window in self.windows:
-            window.shown |= shown and window.simple
 
     def strange(self) -> bool:
         """Whether something was seen by which gradients may be zeroed, or clipped, for another reason."""
@@ -153,7 +151,7 @@ class StepRuling:
 
     def _twice(self, window: SeenWindow) -> Iterator[tuple[str, Location]]:
         """An optimizer applies a gradient again, or a schedule advances twice; Accelerate does so once a rank."""
-        before: dict[Any, SeenEvent] = {}
+        before: dict[Any, Event] = {}
         for event in window.events:
             if event.kind == kinds.STEP:
                 one = before.setdefault(event.about.optimizer, event)
@@ -260,7 +258,7 @@ class StepRuling:
         return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
 
 
-def said(events: Iterable[SeenEvent], *names: str) -> Iterator[Reason]:
+def said(events: Iterable[Event], *names: str) -> Iterator[Reason]:
     """What is said of the events that are of a kind, or of which something is known."""
     for event in events:
         yield from ((SAID[n], event.location) for n in names if event.kind == n or getattr(event.about, n, False))

@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing.connection import wait
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -45,8 +45,10 @@ def each_rank(function: str, payloads: Sequence[Any], seconds: float) -> list[An
     ranks, port = len(payloads), free_port()
     with tempfile.TemporaryDirectory() as folder:
         made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+        common = {**os.environ, **address, "OMP_NUM_THREADS": "1"}  # what a launcher would put there, but for the rank
         jobs = [
-            (pickle.dumps((function, payload)), {**os.environ, **environment_of(rank, ranks, port)}, made[rank])
+            (pickle.dumps((function, payload)), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, made[rank])
             for rank, payload in enumerate(payloads)
         ]
         ended = _ended(_started(jobs), seconds)
@@ -105,14 +107,6 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What a launcher would put into the environment of a rank."""
-    return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-
-
 def perform(job: bytes, environment: Mapping[str, str], result: Path) -> None:
     """One rank: call the function of the job, and write its answer whole. Threads of the user's are not waited for."""
     import torch
@@ -126,7 +120,7 @@ def perform(job: bytes, environment: Mapping[str, str], result: Path) -> None:
         torch.set_num_threads(1)
         function, payload = pickle.loads(job)
         part = result.with_suffix(".part")
-        part.write_bytes(pickle.dumps(attribute(function)(payload)))
+        part.write_bytes(pickle.dumps(resolve_name(function)(payload)))
         part.rename(result)
         code = 0
     except BaseException as error:
@@ -144,12 +138,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def attribute(name: str) -> Any:
-    """What `module:attribute` names."""
-    module, _, inner = name.partition(":")
-    return getattr(import_module(module), inner)
-
-
 def in_group(job: tuple[str, Any, float]) -> Any:
     """Join a gloo group of all ranks, call the function, and leave the group. `job`: function, payload, seconds."""
     from datetime import timedelta
@@ -159,6 +147,6 @@ def in_group(job: tuple[str, Any, float]) -> Any:
     function, payload, seconds = job
     dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     try:
-        return attribute(function)(payload)
+        return resolve_name(function)(payload)
     finally:
         dist.destroy_process_group()

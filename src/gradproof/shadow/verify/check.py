@@ -11,7 +11,7 @@ import io
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,13 +26,12 @@ from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Noted, Printed, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
-from gradproof.shadow.verify.followed import Followed, again, unobserved, with_numbers, without_numbers
+from gradproof.shadow.verify.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.verify.losses import of_two_runs
 from gradproof.shadow.verify.over_ranks import agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
-from gradproof.shadow.verify.step_log import text
 from gradproof.shadow.verify.weights import assumptions, other_lengths
-from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
+from gradproof.shadow.whole.facts import DOMAIN, Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
@@ -59,40 +58,49 @@ class Attempt:
         return sum(result.outcome is Outcome.HOLDS for result in self.results)
 
     @property
-    def whole(self) -> bool:
-        """Whether every obligation that applies holds."""
-        return all(result.outcome is Outcome.HOLDS for result in self.results if result.applies)
+    def decided(self) -> bool:
+        """Whether every obligation that applies holds, or is refuted however constants and counts are read."""
+        left = [result for result in self.results if result.applies and result.outcome is not Outcome.HOLDS]
+        final = (self.hints.snap or not self.near) and (self.hints.integers or not self.ours.facts.reads)
+        return all(r.outcome is Outcome.REFUTED and (final or r.domain != DOMAIN) for r in left)
 
-    def snapped(self) -> Mapping[float, Any]:
-        """The float constants that were read as rationals."""
-        snaps = (side.engine.laws.snap for side in (self.ours, self.full))
-        return {number: held for snap in snaps if snap is not None for number, held in snap.items()}
+    @property
+    def near(self) -> Mapping[float, Any]:
+        """The float constants that stand for another rational than the one that they are."""
+        return {**self.ours.engine.laws.near, **self.full.engine.laws.near}
 
 
 @frozen_heap()
 def check_whole(
-    step: Step, subject: str, request: Request, group: Group | None = None, full: Step | None = None
+    step: Step,
+    subject: str,
+    request: Request,
+    group: Group | None = None,
+    full: Step | None = None,
+    asked: Collection[str] = (),
 ) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
 
     `group`: the ranks that call it, of which this process is one; all of them verify it together. `full`: another
-    function that trains by the full batch, a specification; without one the function itself does.
+    function that trains by the full batch, a specification; without one the function itself does. `asked`: the
+    obligations that are judged; without any, all.
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
     with first_call(step) as step:
-        return _checked(step, subject, request, group or Group(), full)
+        return _checked(step, subject, request, group or Group(), full, asked)
 
 
-def _checked(step: Step, subject: str, request: Request, group: Group, full: Step | None) -> Verification:
+def _checked(step: Step, subject: str, request: Request, group: Group, *given: Any) -> Verification:
     start = time.perf_counter()
-    best = attempted(step, request, Hints(), group, full)
+    best = last = attempted(step, request, Hints(), group, *given)
     for integers in (False, True):
-        reads = any(group.gather(bool(best.ours.facts.reads)))
-        if all(group.gather(best.whole)) or best.ours.error or (integers and (request.fake or not reads)):
+        otherwise = best.ours.facts.reads if integers else best.near
+        alike = not any(group.gather(bool(otherwise))) or (integers and request.fake)
+        if all(group.gather(last.decided)) or best.ours.error or alike:
             continue
-        other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, full)
-        best = other if sum(group.gather(other.held)) > sum(group.gather(best.held)) else best
+        last = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, *given)
+        best = last if sum(group.gather(last.held)) > sum(group.gather(best.held)) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
     if (
         any(group.gather(bool(said)))
@@ -103,7 +111,7 @@ def _checked(step: Step, subject: str, request: Request, group: Group, full: Ste
         for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
-        elsewhere(step, request, best, group, full)
+        elsewhere(step, request, best, group, *given)
     made = described(best, subject, request, time.perf_counter() - start)
     if request.certificate:
         made.notes.append(logged(step, request, best.hints))
@@ -142,10 +150,10 @@ def logged(step: Step, request: Request, hints: Hints) -> str:
     return f"certificate {hashlib.sha256(data).hexdigest()}: {request.certificate}"
 
 
-def elsewhere(step: Step, request: Request, best: Attempt, group: Group, full: Step | None) -> None:
+def elsewhere(step: Step, request: Request, best: Attempt, group: Group, *given: Any) -> None:
     """Other random numbers, which may lead Python another way: what does not hold there does not hold."""
     for by in SEEDS:
-        other = attempted(step, replace(request, seed=request.seed + by), best.hints, group, full)
+        other = attempted(step, replace(request, seed=request.seed + by), best.hints, group, *given)
         found = {result.obligation: result for result in other.results}
         for at, result in enumerate(best.results):
             there = found.get(result.obligation, result)
@@ -169,15 +177,17 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
         error = unobserved(step, run)
     if group.end(error):
         return False
-    mine = [list(each.values()) for each in followed.engine.numbers.gradients]
+    mine = [list(each.numbers.values()) for each in followed.facts.updates]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
-    same = partial(same_gradients, narrow=followed.engine.numbers.narrow)
+    same = partial(same_gradients, narrow=followed.facts.below is not None)
     return len(seen) == len(mine) and all(map(same, seen, mine))
 
 
-def attempted(step: Step, request: Request, hints: Hints, group: Group, whole: Step | None = None) -> Attempt:
-    """Make both runs until they show nothing that has to be read otherwise, and judge them."""
+def attempted(
+    step: Step, request: Request, hints: Hints, group: Group, whole: Step | None = None, asked: Collection[str] = ()
+) -> Attempt:
+    """Make both runs until they show nothing that has to be read otherwise, and judge what is asked for."""
     run = run_of(request)
     while True:
         terms, drawn = Terms(group.size > 1), dict[int, torch.Tensor]()
@@ -199,7 +209,7 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group, whole: S
         equal = next(result for result in results if result.obligation == "GA-EQ-001")
         tokens = of_two_runs(ours, equal)
         results += [] if tokens is None else [tokens]
-    return Attempt(hints, terms, ours, full, results)
+    return Attempt(hints, terms, ours, full, [r for r in results if not asked or r.obligation in asked])
 
 
 def run_of(request: Request) -> Run:
@@ -220,8 +230,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
+    count = sum(parameter.numel() for parameter in engine.declared.values())
     made.notes = [
-        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
+        f"{count} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
     assumed = {**attempt.full.facts.assumed, **facts.assumed}
@@ -234,8 +245,8 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:
         result.reach = on_path(result.reach, list(dict.fromkeys(str(location) for location, _ in facts.reads)))
-    if attempt.snapped():
-        shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
+    if attempt.hints.snap and attempt.near:
+        shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.near.items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")
     if facts.shown is not None:
         made.assumptions.append(f"code in C, as range() or NumPy, computes with no count that was read ({facts.shown})")
@@ -254,12 +265,12 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
     terms, rows = attempt.terms, list[dict[str, Any]]()
     for at, (mine, other) in enumerate(zip(attempt.ours.facts.updates, attempt.full.facts.updates, strict=False)):
         for name in sorted(mine.gradients.keys() & other.gradients.keys()):
-            ours, full = mine.gradients[name].value, other.gradients[name].value
+            ours, full = mine.gradients[name], other.gradients[name]
             found, right = ({terms.owners[term]: by for term, by in value.items()} for value in (ours, full))
             if ours and set(found) == terms.samples(ours) and len(found) == len(ours) and len(right) == len(full):
                 rows += [
                     {"window": at, "sample": sample, "weight": str(by), "expected": str(right.get(sample, 0)),
-                     "ok": by == right.get(sample, 0)}
+                     "ok": by == right.get(sample, 0), "parameter": name}
                     for sample, by in sorted(found.items())
                 ]  # fmt: skip
                 break

@@ -18,10 +18,9 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
-from gradproof.shadow.whole.facts import DOMAIN, Difference, Numbers, RunFacts, Update, difference
-from gradproof.shadow.whole.fake import Fake
+from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
-from gradproof.shadow.whole.runs import Real
+from gradproof.shadow.whole.runs import Fake, Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Judging:
 
     def width(self, objections: Objections) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        for location, dtype, sums in sorted(self.facts.narrow, key=lambda one: not one[2]):
+        for location, dtype, sums, _ in sorted(self.facts.narrow, key=lambda one: not one[2]):
             if sums:
                 reason, help = f"a {dtype} tensor holds a sum over micro-batches", "accumulate in float32"
                 return self._result(WIDTH, Outcome.REFUTED, reason, location, help)
@@ -94,11 +93,8 @@ class Judge(Judging):
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
         self.help = LOOK if self.real else HELP
-        self.mine, self.other = (
-            engine.numbers if isinstance(engine, Real) else Numbers() for engine in (ours.engine, full.engine)
-        )
         self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
-        self.facts = ours.facts
+        self.facts, self.other = ours.facts, full.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
         self.paired = len(self.updates) == len(self.theirs)
         self.sizes = [run.effective_batch_size] * run.windows
@@ -117,7 +113,7 @@ class Judge(Judging):
     @cached_property
     def first(self) -> tuple[int, Difference] | None:
         """The first optimizer step whose gradients differ in numbers."""
-        every = ((at, difference(self.mine, self.other, at)) for at in range(len(self.updates)))
+        every = ((at, difference(self.facts, self.other, at)) for at in range(len(self.updates)))
         return next(((at, found) for at, found in every if found is not None), None)
 
     @property
@@ -127,13 +123,13 @@ class Judge(Judging):
 
     def _samples(self, update: Update) -> set[int]:
         """The samples of its summands; those that a count or a norm is made of as well are none."""
-        return self.terms.summed(update.values())
+        return self.terms.summed(update.gradients.values())
 
     def _first_unequal(self) -> tuple[int, str] | None:
         """The first window and parameter whose gradients are not one combination in both runs."""
         for at, (ours, full) in enumerate(zip(self.updates, self.theirs, strict=False)):
             for name in [*ours.gradients, *(full.gradients.keys() - ours.gradients.keys())]:
-                if name not in ours.gradients or ours.value(name) != full.value(name):
+                if name not in ours.gradients or ours.gradients[name] != full.gradients.get(name):
                     return at, name
         return None
 
@@ -180,7 +176,7 @@ class Judge(Judging):
         if self.run.accum_steps == 1:
             yield Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         alike = [len(self._samples(update)) for update in self.theirs] == [*map(len, self.samples)]
-        if alike and self.facts.operators == self.full.facts.operators:
+        if alike and self.facts.operators == self.other.operators:
             yield Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.updates:
             yield Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
@@ -200,7 +196,9 @@ class Judge(Judging):
         facts = run.facts
         if facts.reads and not self.real:
             location, how = facts.reads[0]
-            yield Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
+            read = how if " " in how else f"numbers by {how}"
+            read = "a number of a tensor" if how == "_local_scalar_dense" else read
+            yield Outcome.OPAQUE, f"the step reads {read}, and without numbers there is none", location
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
             yield Outcome.OPAQUE, reason, run.raised
@@ -232,10 +230,10 @@ class Judge(Judging):
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
-        ours, full = self.facts, self.full.facts
+        ours, full = self.facts, self.other
         last = self.updates[-1].location
         for update in self.updates:
-            if self.foreign(term for value in update.values() for term in value):
+            if self.foreign(term for value in update.gradients.values() for term in value):
                 reason = "a gradient is scaled by a number that is made of other samples than those of its window"
                 yield reason, update.location
         if self.ranks == 1 and not self.totals.stand():
@@ -255,7 +253,7 @@ class Judge(Judging):
 
     def _summands(self) -> list[int]:
         """The terms of all gradients of the run by micro-batches."""
-        return [term for update in self.updates for value in update.values() for term in value]
+        return [term for update in self.updates for value in update.gradients.values() for term in value]
 
     def _same_update(self) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
@@ -263,7 +261,7 @@ class Judge(Judging):
         if self.idle() or not self.paired or any(mine.after != full.after or not mine.after for mine, full in pairs):
             return None
         factors = [
-            {ratio(held.value, full.value(name) or {}) for name, held in mine.gradients.items() if held.value}
+            {ratio(held, full.gradients.get(name, {})) for name, held in mine.gradients.items() if held}
             for mine, full in pairs
         ]
         if any(len(each) != 1 or None in each for each in factors):
@@ -280,7 +278,7 @@ class Judge(Judging):
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""
-        mine, other = (side.facts.updates[at].value(name) for side in (self.ours, self.full))
+        mine, other = (side.facts.updates[at].gradients.get(name) for side in (self.ours, self.full))
         location = self.updates[at].location
         if mine is None or other is None:
             side = "full batch" if mine is None else "micro-batches"
@@ -335,7 +333,7 @@ class Judge(Judging):
         """What speaks against samples that are each in one window."""
         ours = self.facts
         yield from self._counts()
-        if (ours.again | self.full.facts.again) & self.terms.reached(self._summands()):
+        if (ours.again | self.other.again) & self.terms.reached(self._summands()):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
             yield reason, ours.updates[-1].location
         if ours.repeated is not None and self.cycles == 1:
@@ -368,7 +366,7 @@ class Judge(Judging):
     def _passes(self, run: Followed, at: int) -> int:
         """The passes before a step, less those that begin with no data, and of which nothing is in its gradients."""
         update, roots = run.facts.updates[at], roots_of(run.facts).get(at, [])
-        made = any(self.terms.owners[term] < 0 for value in update.values() for term in self.bared(value))
+        made = any(self.terms.owners[term] < 0 for value in update.gradients.values() for term in self.bared(value))
         return update.passes - sum(not made and not self.terms.samples(root) for root in roots)
 
     def steps(self) -> Result:
@@ -387,7 +385,7 @@ class Judge(Judging):
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
-        ours, full = self.facts, self.full.facts
+        ours, full = self.facts, self.other
         last = self.updates[-1].location
         yield from self._counts()
         if len(self.updates) != self.asked:
@@ -423,7 +421,7 @@ class Judge(Judging):
         """A step after which the next window's gradients are made of the same versions of all parameters."""
         before: dict[int, set[int]] = {}
         for update in self.updates:
-            terms = self.terms.reached(term for value in update.values() for term in value)
+            terms = self.terms.reached(term for value in update.gradients.values() for term in value)
             leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
             if leaves and leaves == before.get(update.optimizer):
                 return update.location
@@ -439,8 +437,8 @@ class Judge(Judging):
             old = {leaf for update in before for leaf in update.leaves}
             read, line = self._read(index), now.location
             for one, gradient in now.gradients.items():
-                earlier = next((u.gradients[one].value for u in reversed(before) if one in u.gradients), {})
-                mine, older = map(self.bared, (gradient.value, earlier))
+                earlier = next((u.gradients[one] for u in reversed(before) if one in u.gradients), {})
+                mine, older = map(self.bared, (gradient, earlier))
                 what = f"the gradient of {one} in window {at + 1}"
                 both = mine.keys() & older.keys()
                 again = {t for t in both if mine[t] == older[t] and not self.terms.samples([t]) & read}
@@ -453,7 +451,7 @@ class Judge(Judging):
                 drawn = any(self.terms.made_with(term, ("draw",)) for term in again)
                 if drawn or any(self.terms.owners[term] != NOBODY for term in carried):
                     return self._open(STALE, f"{what} has a part of that of an earlier window", line)
-            if old & self.terms.reached(term for value in now.values() for term in value):
+            if old & self.terms.reached(term for value in now.gradients.values() for term in value):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
                 return self._open(STALE, reason, line)
         held = "no gradient is made of the parameters of an earlier window"
@@ -470,19 +468,19 @@ class Judge(Judging):
         terms = self.terms
         for at, update in zip(self.windows, self.updates, strict=True):
             for name, before in update.begun_with.items():
-                held = update.value(name)
+                held = update.gradients.get(name)
                 if held is not None and {terms.bare(term)[0] for term in before} & terms.reached(held):
                     yield f"{name} had a gradient when window {at + 1} began", update.location
         weights = {defined for update in self.updates for defined in update.after.values()}
         for at, update in enumerate(self.updates):
             for name, gradient in update.gradients.items():
-                bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
+                bare = [term for term in gradient if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
                 if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     yield f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
             for name in mine.gradients.keys() & other.gradients.keys():
-                made = [terms.summed([update.gradients[name].value], scalars=False) for update in (mine, other)]
+                made = [terms.summed([update.gradients[name]], scalars=False) for update in (mine, other)]
                 if made[0] != made[1]:
                     what = f"the gradient of {name} in window {at + 1}"
                     yield f"{what} is not made of the full batch's samples", mine.location
@@ -505,7 +503,7 @@ class Judge(Judging):
             held = "each gradient is that of one full batch, clipped once or not"
             return self._unless(CLIP, iter([] if line is None else [(reason, line)]), held)
         for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
-            scalars = {s for value in update.values() for term in value for s in self.terms.bare(term)[1]}
+            scalars = {s for value in update.gradients.values() for term in value for s in self.terms.bare(term)[1]}
             for norm in sorted(scalars & self.facts.scaled.keys()):
                 part = self.terms.samples([norm]) if self.clips(norm) and not self._endless(norm) else set()
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
@@ -521,7 +519,7 @@ class Judge(Judging):
     def misscaled(self) -> Location | None:
         """The step of a gradient that is scaled by a norm of others alone."""
         for update in self.updates:
-            for value in filter(None, update.values()):
+            for value in filter(None, update.gradients.values()):
                 powers = self.terms.common(value)
                 own = {scalar: by for scalar, by in powers.items() if self.terms.made_with(scalar, NORMS)}
                 if self.terms.scaled_by_others(value, own):
@@ -530,13 +528,9 @@ class Judge(Judging):
 
     def clipped_nothing(self) -> Location | None:
         """A line that scaled a gradient by a norm, of which nothing came to a step."""
-        values = [value for update in (*self.updates, *self.theirs) for value in update.values()]
+        values = [value for update in (*self.updates, *self.theirs) for value in update.gradients.values()]
         applied = {scalar for value in values for scalar in self.terms.common(value)}
-        for scalar, location in (*self.facts.scaled.items(), *self.full.facts.scaled.items()):
+        for scalar, location in (*self.facts.scaled.items(), *self.other.scaled.items()):
             if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
                 return location
         return None
-
-
-def _read(how: str) -> str:
-    return "a number of a tensor" if how == "_local_scalar_dense" else how if " " in how else f"numbers by {how}"

@@ -19,12 +19,12 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
-from gradproof.shadow.protocol.run_events import SeenEvent
+from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
-from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, RecordedStep
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
@@ -63,7 +63,6 @@ class OneRun(Judging):
         self.totals: set[str] = set()
         last: dict[int, int] = {}
         for step in engine.facts.updates:
-            assert isinstance(step, RecordedStep)
             runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
@@ -185,7 +184,7 @@ class OneRun(Judging):
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
-        line, values = window.step.location, {name: held.value for name, held in window.step.gradients.items()}
+        line, values = window.step.location, window.step.gradients
         for run in window.idle:
             yield self._open(EQ, f"a backward pass of window {window.shown} brought no gradient", run.location)
         for lost in sorted(window.own - window.samples):
@@ -337,8 +336,8 @@ class OneRun(Judging):
                 continue
             old |= before.step.leaves
             for parameter, gradient in now.step.gradients.items():
-                earlier = before.step.value(parameter)
-                mine = {terms.bare(term)[0] for term in gradient.value}
+                earlier = before.step.gradients.get(parameter)
+                mine = {terms.bare(term)[0] for term in gradient}
                 kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 what, line = f"the gradient of {parameter}", now.step.location
@@ -355,7 +354,7 @@ class OneRun(Judging):
                 yield f"{name} had a gradient when window {window.shown} began", window.step.location
         for steps, name in self.engine.later.items():
             step = self.facts.updates[max(steps - 1, 0)]
-            if name and isinstance(step, RecordedStep):
+            if name:
                 yield f"{name} had a gradient after window {step.window + 1}", step.location
         yield from self._rootless()
 
@@ -363,7 +362,7 @@ class OneRun(Judging):
         """Parts of gradients that came by no backward pass of their window."""
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                made = {self.terms.bare(term)[0] for term in gradient.value}
+                made = {self.terms.bare(term)[0] for term in gradient}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
                     what = f"a part of the gradient of {parameter} in window {window.shown}"
@@ -373,15 +372,15 @@ class OneRun(Judging):
         """What speaks against having seen every sum over micro-batches."""
         yield from self._rootless()
         runs = map(self._micro_batches, self.engine.runs)
-        if self.engine.narrowed is not None and (self.engine.by_pass or overlap([*runs])):
+        if self.facts.below is not None and (self.engine.by_pass or overlap([*runs])):
             reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
-            yield reason, self.engine.narrowed
+            yield reason, self.facts.below
 
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""
         for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                for part in self._partial(window, gradient.value) if window.samples == window.own else ():
+                for part in self._partial(window, gradient) if window.samples == window.own else ():
                     reason = f"the gradient of {parameter} in window {window.shown}"
                     reason = f"{reason} was clipped before it was that of the whole window"
                     line = self.engine.laws.locations.get(part, window.step.location)
@@ -393,7 +392,7 @@ class OneRun(Judging):
         yield from self._rootless()
         for window in self.windows:
             line = window.step.location
-            summands = [(name, self.bared(held.value)) for name, held in window.step.gradients.items()]
+            summands = [(name, self.bared(held)) for name, held in window.step.gradients.items()]
             for parameter, bare in ((name, one) for name, bared in summands for one in bared):
                 what, unit = f"the gradient of {parameter} in window {window.shown}", window.top(bare)
                 if unit == SEVERAL:
@@ -412,7 +411,7 @@ class OneRun(Judging):
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
         if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not followed):
             yield "a number that was not followed scaled the gradients of"
-        values = [value for value in window.step.values() if value]
+        values = [value for value in window.step.gradients.values() if value]
         own = [{s: by for s, by in self.terms.common(value).items() if window.clips(s)} for value in values]
         clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
         if not any(own) and self.clips and not clamped:
@@ -534,7 +533,7 @@ class WithEvents:
         if late is not None and not clips:
             yield self._made("GA-INV-005", LATE, late.location)
 
-    def _clips(self, event: SeenEvent) -> bool:
+    def _clips(self, event: Event) -> bool:
         """Whether an event is a clip of some of the optimizer's gradients."""
         return event.kind == kinds.CLIP and bool(event.about & self.ruling.own)
 

@@ -21,14 +21,14 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.verify.followed import Followed, with_numbers
-from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Numbers, difference, largest, leaves
+from gradproof.shadow.verify.judge import DATA, EQ, LOSS, WIDTH, Judge
+from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, difference, largest, leaves
 from gradproof.shadow.whole.group import Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, ratio
 from gradproof.shadow.whole.values import shared
 
-EQ, DATA, LOSS, WIDTH, SYNC = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-004", "GA-SYNC-001"
+SYNC = "GA-SYNC-001"
 HELP = {
     SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
     EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",
@@ -79,7 +79,7 @@ def over_ranks(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The optimizer steps of a rank: gradients and parameters after, by name, and its numbers.
+    """The optimizer steps of a rank: gradients and parameters after, by name, and the numbers of its parameters.
 
     `read`: the samples that the backward passes of each window began with, each apart from the others, and what
     the rows of those from outside hold. `draws`: where the generator stood at each draw.
@@ -87,7 +87,7 @@ class Steps:
 
     gradients: list[dict[str, Combination]]
     after: list[dict[str, Combination]]
-    numbers: Numbers
+    weights: list[dict[str, torch.Tensor]]
     read: list[set[int | str]]
     draws: dict[tuple[str, int], str]
 
@@ -107,12 +107,13 @@ class RankJudge:
 
     def exchanged(self) -> list[Steps]:
         """The optimizer steps of the run by micro-batches, of every rank."""
-        grads = [{name: gradient.value for name, gradient in update.gradients.items()} for update in self.updates]
+        grads = [update.gradients for update in self.updates]
         after = [{name: self.terms.of(term) for name, term in update.after.items()} for update in self.updates]
         own = [shared(value) for step in (*grads, *after) for value in step.values()]
         read = [self._read(at) for at in range(len(self.updates))]
         names = ([list(step) for step in grads], [list(step) for step in after])
-        every = self.group.gather((names, self.engine.numbers, read, self.engine.draws))
+        weights = [*(update.weights for update in self.updates), self.ours.facts.last]
+        every = self.group.gather((names, weights, read, self.engine.draws))
         found = []
         for values, (own_names, *rest) in zip(self.exchange.values("steps", own), every, strict=True):
             parts = iter(value.parts[0] for value in values)
@@ -140,8 +141,7 @@ class RankJudge:
         location = self.updates[-1].location if self.updates else NOWHERE
         if len({len(one.gradients) for one in every}) > 1 or not self.updates:
             return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", location)
-        weights = [(*one.numbers.weights, one.numbers.last) for one in (mine, first)]
-        part = [name for pair in zip(*weights, strict=False) for name in unlike(*pair)]
+        part = [name for pair in zip(mine.weights, first.weights, strict=False) for name in unlike(*pair)]
         how, parted = ("not", Outcome.REFUTED) if part else ("not shown to be", Outcome.UNKNOWN)
         for at, update in enumerate(self.updates):
             lacking = None if rank else self._lacking(at, every)
@@ -208,15 +208,15 @@ class RankJudge:
             return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
         counted = self.ours.facts.reads or self.engine.laws.integers
         for at, (update, other) in enumerate(zip(self.updates, whole.theirs, strict=True)):
-            same = whole.samples[at] == self.terms.summed(other.values())
+            same = whole.samples[at] == self.terms.summed(other.gradients.values())
             for name in [*update.gradients, *(other.gradients.keys() - update.gradients.keys())]:
-                mine, full = update.value(name) or {}, other.value(name) or {}
+                mine, full = update.gradients.get(name, {}), other.gradients.get(name, {})
                 forms = [self._forms(mine), self._forms(full)]
                 if (mine == full) if same else (forms[0] == forms[1]):
                     continue
                 what = f"the gradient of {name} in window {at + 1}"
                 by, bare = ratio(mine, full), [Counter(form for form, _ in side.elements()) for side in forms]
-                apart = difference(whole.mine, whole.other, at)
+                apart = difference(whole.facts, whole.other, at)
                 if same and by is not None:
                     reason = f"{what} is {by} times that of one process with all samples"
                 elif same and apart is not None and leaves(self.terms, update) <= leaves(self.terms, other):
@@ -279,7 +279,7 @@ class RankJudge:
     def narrow(self) -> None:
         """Which samples of other ranks are of one micro-batch is not known: below fp32 nothing is decided."""
         held = self.found.get(WIDTH)
-        if self.engine.numbers.narrow and held is not None and held.outcome is Outcome.HOLDS:
+        if self.ours.facts.below is not None and held is not None and held.outcome is Outcome.HOLDS:
             held.outcome, held.reach = Outcome.UNKNOWN, ""
             held.reason = "tensors are below fp32, and over ranks it is not known which micro-batch a sample is of"
 

@@ -15,12 +15,13 @@ import torch
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
+from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH, Judge
-from gradproof.shadow.verify.reported import Reported
+from gradproof.shadow.verify.losses import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
-from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent
+from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
 
 if TYPE_CHECKING:
@@ -124,20 +125,20 @@ class Refuter(Judge):
 
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""
-        names = self.mine.last.keys() & self.other.last.keys()
-        mine, other = ({n: self.mine.heard(n, side.last[n]) for n in names} for side in (self.mine, self.other))
-        allowed = NARROW if self.mine.narrow or self.other.narrow else LATER
+        names = self.facts.last.keys() & self.other.last.keys()
+        mine, other = ({n: self.facts.heard(n, side.last[n]) for n in names} for side in (self.facts, self.other))
+        allowed = NARROW if self.facts.below or self.other.below else LATER
         same = all(shaped(mine[n], other[n], allowed) for n in names)
         losses = len(self.ours.values) == len(self.full.values) and any(
             map(self.reported.far, self.ours.values, self.full.values)
         )
         inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
         written = any(event.operator.startswith(SCALES) for event in inside)
-        rates = self.first is None and self.mine.rates != self.other.rates
+        rates = self.first is None and self.facts.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
                 doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
-            if result.obligation in (EQ, CLIP) and written and self.ours.facts.gated:
+            if result.obligation in (EQ, CLIP) and written and self.facts.gated:
                 doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
                 doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
@@ -174,10 +175,10 @@ class Refuter(Judge):
         """Whether each window has one backward pass."""
         return all(update.passes == 1 for update in self.updates)
 
-    def _clips(self, event: LoopEvent) -> bool:
+    def _clips(self, event: Event) -> bool:
         return event.operator.startswith(CLAMPS) or event.scaled
 
-    def _partial(self, at: int) -> list[LoopEvent]:
+    def _partial(self, at: int) -> list[Event]:
         """The writes of a window that clip or unscale its gradients before the last backward pass.
 
         A clip of what is unscaled later is one as well.
@@ -205,25 +206,25 @@ class Refuter(Judge):
 
     def _differs(self, at: int) -> bool:
         """Whether the gradients of a step differ in numbers, or one run hands none where the other has one."""
-        mine, other = ({*run.gradients[at]} for run in (self.mine, self.other)) if self.paired else (set(), set())
-        return mine != other or difference(self.mine, self.other, at) is not None
+        mine, other = (run[at].numbers.keys() if self.paired else () for run in (self.updates, self.theirs))
+        return mine != other or difference(self.facts, self.other, at) is not None
 
     def _lost(self, at: int) -> set[int]:
         """The samples that the gradient of some parameter lacks, and has by the full batch."""
         theirs = self.theirs[at].gradients if self.paired else {}
-        pairs = [(gradient.value, self.updates[at].value(name) or {}) for name, gradient in theirs.items()]
+        pairs = [(gradient, self.updates[at].gradients.get(name, {})) for name, gradient in theirs.items()]
         lost = {sample for full, own in pairs for sample in self.terms.summed([full]) - self.terms.summed([own])}
         return lost or self._read(at) - self.samples[at]
 
     def left(self) -> Refutations:
         """A gradient is there when a window begins, and is in the gradient of its step as well."""
         for at, update in enumerate(self.updates if self.optimizers == 1 else ()):
-            there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
+            there = {name for name, held in update.begun.items() if bool(held.any())}
             early = [event.operator.startswith(SCALES) for event in self.events.early(at)]
             if (early and all(early)) or self.idle():
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
-                both = (update.begun_with[name], update.gradients[name].value)
+                both = (update.begun_with[name], update.gradients[name])
                 (old, new), read = (self.terms.summed([value]) for value in both), self._read(at)
                 held, now = map(self.bared, both)
                 # what is the same is no rest where the window read these samples again
@@ -266,7 +267,7 @@ class Refuter(Judge):
             written = any(not e.scaled for e in self.events.of(at, WRITE))
             if update.passes or written or update.optimizer not in {u.optimizer for u in self.updates[:at]}:
                 continue
-            bare, before = ([self.bared(value) for value in self.updates[i].values()] for i in (at, at - 1))
+            bare, before = ([self.bared(value) for value in self.updates[i].gradients.values()] for i in (at, at - 1))
             if any(bare) and bare == before:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 yield self._refuted(STEPS, reason, update.location)
@@ -277,7 +278,7 @@ class Refuter(Judge):
         for at, (update, other) in enumerate(pairs):
             asked = self.sizes[self.windows[at] % len(self.sizes)] // self.run.micro_batch_size
             whole = {asked * other.passes} | ({1} if self._one_pass() else set())
-            if update.passes not in whole and difference(self.mine, self.other, at) is not None:
+            if update.passes not in whole and difference(self.facts, self.other, at) is not None:
                 reason = f"step {at + 1} comes after {update.passes} backward passes; its window has {asked}"
                 yield self._refuted(STEPS, reason, update.location)
 
@@ -285,13 +286,13 @@ class Refuter(Judge):
         """The function writes parameters between two backward passes of a window, or after the last step."""
         for at in range(len(self.updates) if self.paired else 0):
             writes = [event.location for event in self.events.inside(at, WEIGHTS)]
-            if writes and difference(self.mine, self.other, at, "weights") is not None:
+            if writes and difference(self.facts, self.other, at, weights=True) is not None:
                 reason = f"parameters are written between the backward passes of window {at + 1}"
                 yield self._refuted(STEPS, reason, writes[-1])
         writes = [event.location for event in self.events.of(len(self.updates), WEIGHTS)]
-        last, other = self.mine.last, self.other.last
+        last, other = self.facts.last, self.other.last
         names = [name for name in last.keys() & other.keys() if last[name].shape == other[name].shape]
-        unlike = any(self.mine.differ(last[name], other[name]) for name in names)
+        unlike = any(self.facts.differ(last[name], other[name]) for name in names)
         if self.paired and self.first is None and writes and unlike:
             yield self._refuted(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
 
@@ -300,36 +301,33 @@ class Refuter(Judge):
 
         Where some steps move something, the optimizer may accumulate by itself.
         """
-        location, weights = self.unmoved(), self.mine.weights
-        if location is None:
+        location, weights = self.unmoved(), [update.weights for update in self.updates]
+        if location is None or not all(u.weights.keys() <= u.moved.keys() for u in self.updates):
             return
         at = next(i for i, update in enumerate(self.updates) if update.location == location)
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         before, following = (weights[i] if i < len(weights) else {} for i in (at, at + 1))
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
-        pairs = zip(weights, self.mine.after, strict=False)
-        moved = [any(not torch.equal(held[name], then[name]) for name in held) for held, then in pairs]
-        if at < len(moved) and not any(moved) and any(self.mine.rates[at]):
+        moved = [any(not torch.equal(one, u.moved[name]) for name, one in u.weights.items()) for u in self.updates]
+        if not any(moved) and any(self.updates[at].rates):
             yield self._refuted(STEPS, f"step {at + 1} moves no parameter", location)
-        if at < len(moved) and writes and back and moved[at]:
+        if writes and back and moved[at]:
             reason = f"the parameters of step {at + 1} are put back before they are used"
             yield self._refuted(STEPS, reason, writes[-1])
 
     def updated(self) -> Refutations:
         """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
-        if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.idle():
+        if not self.paired or self.facts.below or self.other.below or self.first is not None or self.idle():
             return
-        mine, full = (
-            zip(run.gradients, run.weights, run.after, run.rates, strict=False) for run in (self.mine, self.other)
-        )
-        for at, (update, own, other) in enumerate(zip(self.updates, mine, full, strict=False)):
-            (gradients, before, after, rates), (theirs, held, then, others) = own, other
+        for at, (update, other) in enumerate(zip(self.updates, self.theirs, strict=True)):
+            gradients, theirs = update.numbers, other.numbers
             drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
             same = all(name in theirs and shaped(gradients[name], theirs[name], CLOSE) for name in gradients)
-            if rates != others or drawn or not same:
+            ended = gradients.keys() <= update.moved.keys() & other.moved.keys()
+            if update.rates != other.rates or drawn or not same or not ended:
                 return
-            moves = [(after[name] - before[name], then[name] - held[name], name) for name in gradients]
-            if any(not shaped(self.mine.heard(n, a), self.mine.heard(n, b), MOVED) for a, b, n in moves):
+            moves = ([self.facts.heard(n, u.moved[n] - u.weights[n]) for u in (update, other)] for n in gradients)
+            if any(not shaped(mine, full, MOVED) for mine, full in moves):
                 reason = f"step {at + 1} moves the parameters otherwise than the full batch's, with the same gradients"
                 yield self._refuted(STEPS, reason, update.location, "keep the optimizer's state from step to step")
 
@@ -340,7 +338,7 @@ class Refuter(Judge):
             made = self.events.inside(at, SCHEDULE)
             reason = f"a schedule makes {len(made)} steps between the backward passes of window {at + 1}"
             yield self._refuted(STEPS, reason, made[-1].location)
-        pairs = list(zip(self.mine.rates, self.other.rates, strict=False)) if self.paired else []
+        pairs = list(zip(self.facts.rates, self.other.rates, strict=False)) if self.paired else []
         for at, (rates, others) in enumerate(pairs[: None if self.first is None else self.first[0]]):
             if len(rates) == len(others) and not all(near(a, b) for a, b in zip(rates, others, strict=True)):
                 reason = f"step {at + 1}: learning rate {rates[0]:g}, the full batch's {others[0]:g}"
@@ -352,12 +350,12 @@ class Refuter(Judge):
 
     def averaged(self) -> Refutations:
         """What a line keeps over windows, an average of the parameters, is not what the full batch's run keeps."""
-        kept = self.ours.facts.kept if self.first is None and self.paired else {}
+        kept = self.facts.kept if self.first is None and self.paired else {}
         for key, (location, made, mine) in kept.items():
-            _, _, other = self.full.facts.kept.get(key, (None, None, None))
+            _, _, other = self.other.kept.get(key, (None, None, None))
             if self.terms.owners[made] != NOBODY or not self.terms.trained[made] or mine is None or other is None:
                 continue
-            if mine.shape == other.shape and self.mine.differ(mine, other):
+            if mine.shape == other.shape and self.facts.differ(mine, other):
                 reason = "what this line keeps over the windows is not what the full batch's run keeps"
                 yield self._refuted(STEPS, reason, location)
 
@@ -382,9 +380,9 @@ class Refuter(Judge):
     def narrowed(self) -> Refutations:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
         writes = {event.location for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
-        turns = Counter((location, window) for location, window, _ in self.ours.facts.narrowed)
+        turns = Counter((location, at[0]) for location, at in {(line, at) for line, _, _, at in self.facts.narrow})
         writes |= {location for (location, _), count in turns.items() if count > 1}
-        for location, dtype, _ in self.ours.facts.narrow:
+        for location, dtype, *_ in self.facts.narrow:
             if location in writes:
                 yield self._refuted(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", location)
 
@@ -396,11 +394,11 @@ class Refuter(Judge):
             return
         if self.first is None:
             yield from self._restarted()
-        elif self.ours.facts.sources == self.full.facts.sources:
+        elif self.facts.sources == self.other.sources:
             at, found = self.first
             begun = [[self.terms.summed([root]) for root in self._began(run, at)] for run in (self.ours, self.full)]
             mine, other = (set().union(*each) for each in begun)
-            rooted = any(window == at for window, _ in self.ours.facts.roots)
+            rooted = any(window == at for window, _ in self.facts.roots)
             missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
             code = {}
             if mine - other or missing or (not rooted and self._repeated(at)):
@@ -414,28 +412,26 @@ class Refuter(Judge):
 
     def _restarted(self) -> Refutations:
         """Every window is computed from the same samples, although there are others."""
-        samples, sources = self.samples, self.ours.facts.sources
-        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1 or self._others_read(samples[0]):
+        samples, sources = self.samples, self.facts.sources
+        if len(samples) < 2 or self.cycles > 1 or self.optimizers > 1:
             return
+        met = (owner for owner, trained in zip(self.terms.owners, self.terms.trained, strict=True) if trained)
+        if any(owner >= 0 and owner not in samples[0] for owner in met):
+            return  # a parameter meets data of other samples, in a validation pass
         if all(found == samples[0] for found in samples) and max(sources.values(), default=0) >= 2 * len(samples[0]):
             reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
             yield self._refuted(DATA, reason, self.events.first)
 
     def _repeated(self, at: int) -> bool:
         """Whether a sample is in a gradient several times as often as in the full batch's, and others are missing."""
-        pairs = [(held.value, self.theirs[at].value(name) or {}) for name, held in self.updates[at].gradients.items()]
+        pairs = [(held, self.theirs[at].gradients.get(name, {})) for name, held in self.updates[at].gradients.items()]
         by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
         return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
-
-    def _others_read(self, samples: set[int]) -> bool:
-        """Whether a parameter meets data of other samples: in a validation pass."""
-        met = (owner for owner, trained in zip(self.terms.owners, self.terms.trained, strict=True) if trained)
-        return any(owner >= 0 and owner not in samples for owner in met)
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
         roots = [root for window, root in run.facts.roots if window == at]
-        return roots or run.facts.updates[at].values()
+        return roots or [*run.facts.updates[at].gradients.values()]
 
     def _mixed(self, at: int) -> bool:
         """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""
@@ -470,8 +466,8 @@ class Refuter(Judge):
 
     def _same_step(self) -> bool:
         """Whether other learning rates make up for it: every step leaves the full batch's parameters behind."""
-        if self.mine.rates == self.other.rates:
+        if self.facts.rates == self.other.rates:
             return False
-        mine, other = ([*run.weights, run.last] for run in (self.mine, self.other))
+        mine, other = ([*(u.weights for u in run.updates), run.last] for run in (self.facts, self.other))
         pairs = [(a[name], b[name]) for a, b in zip(mine, other, strict=True) for name in a.keys() & b.keys()]
-        return not any(self.mine.differ(*pair) for pair in pairs)
+        return not any(self.facts.differ(*pair) for pair in pairs)

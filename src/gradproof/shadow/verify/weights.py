@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
-from gradproof.shadow.whole.facts import BackwardPass, RecordedStep, Update
+from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
@@ -49,13 +49,13 @@ class WindowWeights:
     the losses.
     """
 
-    def __init__(self, terms: Terms, step: RecordedStep, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
+    def __init__(self, terms: Terms, step: Update, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
         self.idle: list[BackwardPass] = []
         self.others = False
         self.unit: dict[int, int] = {}
         self.shape: dict[int, int] = {}
-        bare = [terms.bare(term)[0] for value in step.values() for term in value]
+        bare = [terms.bare(term)[0] for value in step.gradients.values() for term in value]
         self.samples = terms.samples(bare)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
@@ -193,7 +193,7 @@ class WindowWeights:
                 return None
             gained[bare] = (total + by, own)
         found = list[tuple[Fraction, Powers]]()
-        for bare, powers, by in self._summands(self.step.values()):
+        for bare, powers, by in self._summands(self.step.gradients.values()):
             total, own = gained.get(bare, (Fraction(0), {}))
             if not total:
                 return None
@@ -232,8 +232,8 @@ def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
 
 def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
     """What the gradients of some steps say of windows with another number of micro-batches."""
-    gradients = [gradient for update in updates for gradient in update.gradients.values()]
-    bare = [(gradient.name, [terms.bare(term)[0] for term in gradient.value]) for gradient in gradients]
+    gradients = [held for update in updates for held in update.gradients.items()]
+    bare = [(name, [terms.bare(term)[0] for term in value]) for name, value in gradients]
     made = numbered(terms, [term for _, value in bare for term in value], partial(_leaf, terms), {}, {})
     seen: dict[tuple[str, int], set[frozenset[int]]] = {}
     for name, value in bare:

@@ -7,6 +7,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,19 +18,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
-from gradproof.shadow.ops.forms import Forms
-from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.draws import Draws
-from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.facts import Kept, RunFacts, Update
+from gradproof.shadow.whole.interpreter import GENERATORS, Call, Interpreter, Law, bounds, by_numbers, settings
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
-from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, frozen
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, inside, states
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, bared
+from gradproof.shadow.whole.unseen import Unchanged, inside, states
+from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()
@@ -44,7 +43,7 @@ UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
-class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a training function.
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
@@ -52,8 +51,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     forms: Forms | None = None
     """What makes the results of operators on tensors without numbers."""
-    each, product = Law(pointwise), BOTH
-    kind: type[Update] = Update
     numbers_of: Callable[[torch.Tensor], Any] = staticmethod(lambda _: None)
     """The numbers of a tensor, where there are any."""
 
@@ -83,10 +80,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.all_passes, self.scales = 0, 0
         self.closures = False
         self.shares = {UNIT}
-        self.escapes = Escapes()
-        self.seen = Unchanged(self.escapes)
+        self.seen = Unchanged()
         self.left: dict[int, Location] = {}
-        self.narrowed: Location | None = None
         self.exports = 0
         self.optimizers: list[Any] = []
         self.last: dict[int, int] = {}
@@ -135,7 +130,10 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._unscaled(args, values)
             return
         if spec.base == UPDATE:
-            self._rescaled(args)
+            self.scales += 1  # the n-th scale is one number in both runs
+            for at, tensor in enumerate(args[:2]):
+                key = ("loss scale", at, self.scales)
+                self.memory.write(tensor, self.leaf("constant", key, tuple(tensor.shape)))
             return
         if not base.startswith("_foreach_"):
             results = list(out) if isinstance(out, list | tuple) else [out]
@@ -167,12 +165,6 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.put(grad, self.laws.rescaled(values[id(grad)], by, powers))
         self.memory.write(found, self._fresh("found_inf", tuple(found.shape)))
 
-    def _rescaled(self, args: Any) -> None:
-        """A loss scaler changes its scale: the n-th scale is one number in both runs."""
-        self.scales += 1
-        for at, tensor in enumerate(args[:2]):
-            self.memory.write(tensor, self.leaf("constant", ("loss scale", at, self.scales), tuple(tensor.shape)))
-
     def _settle(
         self, func: Any, spec: Spec, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
     ) -> None:
@@ -182,8 +174,10 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         values = [known[id(t)] for t in tensors]
         name = spec.function.removeprefix("_foreach_")
         made = [r if isinstance(r, torch.Tensor) else None for r in results]
+        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
+        overload = (str(getattr(func, "_overloadname", "")), named)
         call = Call(
-            name, args, kwargs, self._template(func, args, kwargs), tensors, values,
+            name, args, kwargs, (*[bared(arg) for arg in args], overload), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
         written = spec.written_in(args, kwargs) if spec.written else []
@@ -216,19 +210,13 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = self.laws.apply(law, call)
         if found is None and call.name.startswith(("empty", "new_empty")):
             if call.values and call.shapes[0] == call.out_shape() and not call.values[0].shared:
-                found = self.laws.apply(self.each, replace(call, name="blank", attributes=()))
+                found = self.laws.apply(Law(pointwise), replace(call, name="blank", attributes=()))
             return found or [self._fresh("blank", call.out_shape(at)) for at in range(len(call.out))]
         if found is None:
             law = self.assumed.law(func, spec, call)
             found = None if law is None else self.laws.apply(law, call)
         (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
         return self.laws.opaque(call) if found is None else found
-
-    def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """The arguments that are no tensors, in their places, and the overload."""
-        overload = str(getattr(func, "_overloadname", ""))
-        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
-        return (*[bared(arg) for arg in args], (overload, named))
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
@@ -262,6 +250,81 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 turns[site] += 1
                 self.facts.kept[f"{site} {turns[site]}"] = (known.location, known.value, known.numbers)
 
+    # Random numbers, and other leaves
+
+    @abstractmethod
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
+        """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
+
+    def leaf(self, operator: str, attributes: tuple[Any, ...], shape: Shape) -> Value:
+        """What all samples share, of no other term."""
+        return shared(self.terms.of(self.terms.make(operator, attributes, (), shape)))
+
+    def _fresh(self, kind: str, shape: Shape) -> Value:
+        """A leaf of which nothing is known: it equals no other, of this run or another."""
+        self.made[kind, 0] += 1
+        return self.leaf("unknown", (kind, self.mark, self.made[kind, 0]), shape)
+
+    def _shared(self, kind: str, shape: Shape) -> Value:
+        self.made[kind, 0] += 1
+        return self.leaf("draw", (kind, self.made[kind, 0], (None, None)), shape)
+
+    def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
+        """Random numbers: data, numbers of each sample, or numbers that all share."""
+        if call.name == "native_dropout":
+            return self._dropped(call)
+        by, others = by_numbers(call, written), any(isinstance(arg, torch.Tensor) for arg in call.args[1:])
+        if call.name not in GENERATORS or others or (by and written):
+            self.facts.opaque[call.name] += 1
+            return [self._fresh(call.name, call.out_shape(at)) for at in range(len(call.out))]
+        drawn = self._drawn_like(call, bool(written))
+        if not by:
+            return drawn
+        pair = replace(
+            call, attributes=settings(call), tensors=call.tensors * 2, values=[call.values[0], *drawn],
+            shapes=call.shapes * 2, arguments=(),
+        )  # fmt: skip
+        return self.laws.apply(Law(pointwise), pair)  # a function of these numbers and of noise
+
+    def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
+        found: list[Value] = []
+        for at, made in enumerate(call.out):
+            shape = call.out_shape(at)
+            like = call.values[0] if call.values and call.shapes[0] == shape else NOUGHT
+            owners = [{self.terms.owners[term] for term in part} for part in like.parts]
+            if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
+                found.append(self._masks(call, like, [o.pop() for o in owners], shape))
+            elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
+                found.append(self._shared(f"random {call.name} {settings(call)}", shape))
+            else:
+                self.drawing = f" {call.name} {settings(call)}"
+                found.append(self.source(made, bounds(call)))
+                self.drawing = ""
+        return found
+
+    def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
+        """Numbers drawn for each sample: the n-th draw of a line for a sample is one leaf in both runs."""
+        site, size = f"{call.name} at {self.location()}", part_shape(like, shape)
+        parts = []
+        for owner in owners:
+            self.made[site, owner + 1] += 1
+            key = (site, call.attributes, owner, self.made[site, owner + 1], (None, None))
+            parts.append(self.terms.of(self.terms.make("draw", key, (), size, owner)))
+        return like.holding(parts)
+
+    def _dropped(self, call: Call) -> list[Value]:
+        """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
+        keep = self.laws.exact(call.args[1])
+        bits = replace(call, out=call.out[1:], name="bernoulli")
+        (mask,) = self._drawn_like(bits)
+        if keep is None or keep == 1:
+            return self.laws.opaque(call)
+        pair = replace(
+            call, name="mul", attributes=(), values=[call.values[0], mask], shapes=[call.shapes[0]] * 2,
+            tensors=[call.tensors[0]] * 2, out=call.out[:1],
+        )  # fmt: skip
+        return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
+
     # Optimizers and backward passes
 
     @property
@@ -273,23 +336,28 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An optimizer is about to step: keep the gradients that it was handed."""
         own, number = params_of(optimizer), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
-        update = self.kind(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
-        update.optimizer = number
+        update = Update(user_location(), self.gradients(own), passes=passes, begun_with=self.begun_with)
+        update.optimizer, update.numbers = number, self.numbers(own)
         update.order = tuple(self.name(parameter) for parameter in own)
         self.facts.updates.append(update)
         self.last[number] = self.all_passes
         self.stepping, self.passes, self.begun_with = True, 0, {}
 
-    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
-        """The gradients of parameters that have one."""
-        found: dict[str, Gradient] = {}
+    def numbers(self, own: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The numbers of gradients, where there are any."""
+        pairs = ((self.name(p), self.numbers_of(p.grad)) for p in own if p.grad is not None)
+        return {name: found for name, found in pairs if found is not None}
+
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Combination]:
+        """What the gradients of parameters are made of that have one."""
+        found: dict[str, Combination] = {}
         for parameter in own:
             if parameter.grad is not None:
                 value = self.combination(parameter.grad)
                 if not any(self.terms.made_with(scalar, NORMS) for scalar in self.terms.common(value)):
                     value = self.laws.distributed(value)  # else it stays what its norm was made of
                 self.memory.alias(parameter.grad, shared(value))
-                found[self.name(parameter)] = Gradient(self.name(parameter), value, self.numbers_of(parameter.grad))
+                found[self.name(parameter)] = value
         return found
 
     def present(self) -> list[torch.Tensor]:
@@ -352,7 +420,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
             optimizer = self.optimizers[update.optimizer]
             update.passes += self.all_passes - self.last[update.optimizer]
             self.last[update.optimizer] = self.all_passes
-            update.gradients = self.gradients(params_of(optimizer))
+            own = params_of(optimizer)
+            update.gradients, update.numbers = self.gradients(own), self.numbers(own)
 
     def broke(self) -> None:
         """A backward pass ended with an exception."""
@@ -380,12 +449,11 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor."""
-        self.escapes.left(tensor.untyped_storage(), found, foreign)
-        self.seen.left(tensor.untyped_storage())
+        self.seen.left(tensor.untyped_storage(), found, foreign)
 
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
-        self.escapes.left(storage, None)
+        self.seen.left(storage, None)
         if self.memory.knows(storage):
             self.lose("the storage of a tensor was written, or given away, by itself")
 
@@ -475,8 +543,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
-        if tensor.dtype in NARROW and self.narrowed is None:
-            self.narrowed = self.location()
+        if tensor.dtype in NARROW and self.facts.below is None:
+            self.facts.below = self.location()
         whole = tensor.dtype in SHORT and any(self.terms.trained[term] for part in value.parts for term in part)
         if whole or tensor.dtype in NARROW:
             self._narrow(tensor, value)
@@ -496,15 +564,15 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if alone and self.stepping and found <= self._handed():
                     return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
-                self.facts.narrowed.add((self.location(), self.window, self.all_passes))
-                self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums))
+                own_pass = (self.window, self.all_passes)
+                self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums, own_pass))
                 return
 
     def _handed(self) -> set[int]:
         """The samples of the gradients that the optimizer of the running step was handed."""
         at = len(self.facts.updates)
         if self.handed[0] != at:
-            self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
+            self.handed = at, self.terms.summed(self.facts.updates[-1].gradients.values())
         return self.handed[1]
 
     # Places
@@ -516,29 +584,8 @@ class Engine(Draws, TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
 
-    def elsewhere(self, func: Any, args: Any, kwargs: Any) -> None:
-        """An operator of another thread: what it reads of parameters and gradients, or writes, is lost."""
-        spec = spec_of(func)
-        written = [] if spec is None else spec.targets(args, kwargs)
-        for tensor in tensors_in((args, kwargs)):
-            held = self.memory.read(tensor)
-            trained = held is not None and any(self.terms.trained[term] for part in held.parts for term in part)
-            if trained or (held is not None and any(tensor is one for one in written)):
-                self.lose("another thread computes with a tensor that is followed", user_location())
-
     def lose(self, what: str, location: Location | None = None) -> None:
         """The engine lost sight of a value."""
         entry = (location or self.location(), what)
         if entry not in self.facts.lost:
             self.facts.lost.append(entry)
-
-
-def bared(value: Any) -> Any:
-    """An argument as a part of a key, a tensor as a mark."""
-    if type(value) is int or value is None:
-        return value
-    if isinstance(value, torch.Tensor):
-        return ("tensor",)
-    if isinstance(value, list | tuple):
-        return tuple(bared(part) for part in value)
-    return frozen(value)

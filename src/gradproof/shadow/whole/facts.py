@@ -7,7 +7,7 @@ compared as they are.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -33,44 +33,38 @@ ROUNDED = 1e-4
 """The relative difference that rounding may make of a loss."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """What an optimizer was handed for one parameter, with the numbers where there are some."""
-
-    name: str
-    value: Combination
-    numbers: Any = None
-
-
 @dataclass(slots=True)
 class Update:
-    """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
+    """One optimizer step: its line, what the gradients are made of, and what the parameters held afterwards (terms).
 
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
     passes since the step before of this optimizer, which has the number `optimizer`. `order`: its parameters.
     `begun_with`: the gradients that were there when the first of them began.
+    Where there are numbers: `numbers` of the gradients; `weights` before the step, and as it `moved` them; `begun`, of
+    `begun_with`; learning `rates`. `peak`: the largest of a gradient while the window was summed; what scaled the
+    gradients after that scales it as well.
+    Of a watched run: its `window`, counted from 0; `since`, `until`: the backward passes before the recording began, or
+    went on, and before the step; `part`: how often it went on after windows that were not recorded.
     """
 
     location: Location
-    gradients: dict[str, Gradient]
+    gradients: dict[str, Combination]
+    numbers: dict[str, torch.Tensor] = field(default_factory=dict)
     after: dict[str, int] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
     passes: int = 0
     begun_with: Mapping[str, Combination] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     optimizer: int = 0
-
-    def values(self) -> list[Combination]:
-        """What its gradients are made of."""
-        return [gradient.value for gradient in self.gradients.values()]
-
-    def value(self, name: str) -> Combination | None:
-        """What the gradient of a parameter is made of; None where it has none."""
-        return self.gradients[name].value if name in self.gradients else None
-
-    def numbers(self) -> dict[str, Any]:
-        """The numbers of its gradients, as they were handed over."""
-        return {name: held.numbers for name, held in self.gradients.items() if held.numbers is not None}
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    moved: dict[str, torch.Tensor] = field(default_factory=dict)
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
+    peak: float = 0.0
+    since: int = 0
+    until: int = 0
+    window: int = 0
+    part: int = 0
 
 
 @dataclass(slots=True)
@@ -89,23 +83,9 @@ class BackwardPass:
     emptied: Location | None = None
 
 
-@dataclass(slots=True)
-class RecordedStep(Update):
-    """One optimizer step of a real run, of a window that is counted from 0.
-
-    `since`, `until`: the backward passes before the recording began, or went on, and before the step. `part`: how
-    often it went on after windows that were not recorded.
-    """
-
-    since: int = 0
-    until: int = 0
-    window: int = 0
-    part: int = 0
-
-
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
-    return set(terms.found((term for value in update.values() for term in value), LEAVES))
+    return set(terms.found((term for value in update.gradients.values() for term in value), LEAVES))
 
 
 @dataclass(slots=True)
@@ -127,20 +107,21 @@ class RunFacts:
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: where whole
     numbers of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of
-    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrowed`: the lines
-    of `narrow`, with the step and the backward passes before. `lines`: those of the backward passes. `scaled`: the
-    scalars by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data
-    held. `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
-    parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
-    are registered, or sampled, and the words that say so.
+    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that
+    store a sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before.
+    `lines`: those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients.
+    `repeated`: where data from outside hold what earlier data held. `again`: data that a generator drew before.
+    `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss scaler
+    multiplied the gradients of a window. `assumed`: operators whose laws are registered, or sampled, and the words that
+    say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the numbers of parameters, and
+    learning rates, at the end. `passed`: what the backward passes of each window began with, in numbers.
     """
 
     updates: list[Update] = field(default_factory=list)
     reads: list[tuple[Location, str]] = field(default_factory=list)
     lost: list[tuple[Location, str]] = field(default_factory=list)
     coupled: dict[str, Location] = field(default_factory=dict)
-    narrow: list[tuple[Location, str, bool]] = field(default_factory=list)
-    narrowed: set[tuple[Location, int, int]] = field(default_factory=set)
+    narrow: list[tuple[Location, str, bool, tuple[int, int]]] = field(default_factory=list)
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)
@@ -154,12 +135,40 @@ class RunFacts:
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
     roots: list[tuple[int, Combination]] = field(default_factory=list)
     kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
-    parameters: int = 0
     final: dict[str, int] = field(default_factory=dict)
     repeated: Location | None = None
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
     assumed: Mapping[str, str] = field(default_factory=dict)
+    below: Location | None = None
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
+    last_rates: list[float] = field(default_factory=list)
+    passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses of the windows. Where several optimizers step in a window, the passes come before the first."""
+        return [loss for loss in self.passed.values() if loss]
+
+    @property
+    def rates(self) -> list[list[float]]:
+        """The learning rates of each step, and those at the end."""
+        return [*(update.rates for update in self.updates), self.last_rates]
+
+    def heard(self, name: str, of: torch.Tensor) -> torch.Tensor:
+        """Numbers of a parameter whose gradients are more than rounding beside the others, once at least.
+
+        Of an optimizer that divides by the size of gradients the rest is rounding as well.
+        """
+        every = [update.numbers for update in self.updates if name in update.numbers]
+        steps = [(step[name], largest([*step.values()])) for step in every]
+        masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
+        return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
+
+    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors differ by more than rounding."""
+        allowed = CLOSE if self.below is None else NARROW
+        return bool(((mine - other).abs() > allowed * largest([other])).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,62 +191,6 @@ class Hints:
 
 
 # -- Numbers.
-
-
-@dataclass(slots=True)
-class Numbers:
-    """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
-
-    `weights` are those before each step, `after` those behind it, `begun` the
-    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `passed`: what
-    the passes before each step began with. `peaks`: the largest number of a gradient while its window was summed;
-    what scaled the gradients after the last backward pass scales it as well. `ends`: the largest after that pass.
-    """
-
-    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    after: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    begun: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    rates: list[list[float]] = field(default_factory=list)
-    passed: list[float] = field(default_factory=list)
-    last: dict[str, torch.Tensor] = field(default_factory=dict)
-    peaks: dict[int, float] = field(default_factory=dict)
-    ends: dict[int, float] = field(default_factory=dict)
-    narrow: bool = False
-
-    def heard(self, name: str, of: torch.Tensor) -> torch.Tensor:
-        """Numbers of a parameter whose gradients are more than rounding beside the others, once at least.
-
-        Of an optimizer that divides by the size of gradients the rest is rounding as well.
-        """
-        steps = [(step[name], largest([*step.values()])) for step in self.gradients if name in step]
-        masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
-        return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
-
-    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors differ by more than rounding."""
-        allowed = NARROW if self.narrow else CLOSE
-        return bool(((mine - other).abs() > allowed * largest([other])).any())
-
-    def ended(self, window: int, held: Sequence[torch.Tensor]) -> None:
-        """A backward pass of a window has ended."""
-        self.ends[window] = largest(held)
-        self.peaks[window] = max(self.ends[window], self.peaks.get(window, 0.0))
-
-    def stepping(self, window: int) -> None:
-        """An optimizer applies the gradients of a window."""
-        if self.ends.get(window):
-            self.peaks[window] *= largest(list(self.gradients[-1].values())) / self.ends[window]
-
-    def root(self, window: int, value: float) -> None:
-        """A backward pass of a window begins at a loss."""
-        self.passed += [0.0] * (window + 1 - len(self.passed))
-        self.passed[window] += value
-
-    @property
-    def losses(self) -> list[float]:
-        """The losses of the windows. Where several optimizers step in a window, the passes come before the first."""
-        return [loss for loss in self.passed if loss]
 
 
 def shaped(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
@@ -291,19 +244,18 @@ class Difference:
         }
 
 
-def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -> Difference | None:
+def difference(ours: RunFacts, full: RunFacts, at: int, weights: bool = False) -> Difference | None:
     """The gradient, or weight, of an optimizer step that differs most, where one does by more than rounding.
 
     A difference is relative to the largest number of the step.
     """
-    sides = [getattr(numbers, what) for numbers in (ours, full)]
-    if any(at >= len(side) for side in sides):
+    if at >= min(len(ours.updates), len(full.updates)):
         return None
-    mine, other = (side[at] for side in sides)
-    narrow = what == "gradients" and (ours.narrow or full.narrow)
+    steps = [ours.updates[at], full.updates[at]]
+    mine, other = (step.weights if weights else step.numbers for step in steps)
+    narrow = not weights and (ours.below or full.below) is not None
     allowed = NARROW if narrow else CLOSE if at == 0 else LATER
-    peaks = [numbers.peaks.get(at, 0.0) for numbers in (ours, full)] if what == "gradients" else []
-    top = max([largest([*mine.values(), *other.values()]), *peaks])
+    top = max(largest([*mine.values(), *other.values()]), *(0.0 if weights else step.peak for step in steps))
     found: Difference | None = None
     for name in mine.keys() & other.keys():
         if mine[name].shape != other[name].shape or not top or not mine[name].numel():

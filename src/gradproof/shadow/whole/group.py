@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import torch
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.record.ranks import free_port
 from gradproof.shadow.whole.memory import Region
-from gradproof.shadow.whole.terms import Shape, Terms, plus, times
+from gradproof.shadow.whole.terms import Shape, Terms, added, times
 from gradproof.shadow.whole.values import Value, shared
 
 if TYPE_CHECKING:
@@ -283,4 +282,4 @@ class Collectives:
             kids = tuple(self.terms.named(whole, shape) for (whole,) in every)
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
-        return first.holding([times(reduce(plus, part), by) for part in zip(*every, strict=True)])
+        return first.holding([times(added(part), by) for part in zip(*every, strict=True)])

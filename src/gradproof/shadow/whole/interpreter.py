@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,13 @@ from gradproof.shadow.whole.terms import (
     Powers,
     Shape,
     Terms,
+    added,
     exact,
     multiplied,
     plus,
     times,
 )
-from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+from gradproof.shadow.whole.values import Algebra, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
 NONE = "?"
@@ -65,6 +67,7 @@ def simplest(low: Fraction, high: Fraction) -> Fraction:
     return floor + 1 / simplest(1 / (high - floor), 1 / (low - floor))
 
 
+@lru_cache(maxsize=4096)
 def snapped(x: float) -> Fraction:
     """The rational that a finite float stands for: itself when nothing simpler is near enough."""
     exact = Fraction(x)
@@ -86,7 +89,10 @@ def snapped(x: float) -> Fraction:
 
 @dataclass(slots=True)
 class Call:
-    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order."""
+    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order.
+
+    `attributes`: the arguments that are no tensors, in their places, and the overload.
+    """
 
     name: str
     args: tuple[Any, ...]
@@ -153,7 +159,7 @@ def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDA
     return np.pad(known, pairs, constant_values=counts)
 
 
-class Interpreter(Moves):
+class Interpreter(Algebra):
     """Applies laws to the values of a call."""
 
     def __init__(self, terms: Terms) -> None:
@@ -161,14 +167,14 @@ class Interpreter(Moves):
         self.reduced: dict[int, tuple[Combination, str]] = {}
         self.numbers: dict[int, float] = {}
         self.locations: dict[int, Location] = {}
-        self.snap: dict[float, Fraction] | None = None
-        """The float constants that were read as the rationals that they stand for, where a run asks for it."""
+        self.snap = False
+        """Whether float constants are read as the rationals that they stand for."""
+        self.near: dict[float, Fraction] = {}
+        """The float constants that stand for another rational than the one that they are."""
         self.integers = False
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
         """Whether every label of a loss counts, as far as is known."""
-        self.tallies = False
-        """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
@@ -180,14 +186,14 @@ class Interpreter(Moves):
     def exact(self, number: Any) -> Fraction | None:
         """A Python number as the rational that it is, or that it stands for."""
         found = exact(number)
-        if found is None or self.snap is None or isinstance(number, int) or (near := snapped(number)) == found:
+        if found is None or isinstance(number, int) or (near := snapped(number)) == found:
             return found
-        self.snap[number] = near
-        return near
+        self.near[number] = near
+        return near if self.snap else found
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
-        terms = list(made.parts[0]) if self.tallies and made.shared else []
+        terms = list(made.parts[0]) if made.shared else []
         each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
         for term, mass in zip(terms, each, strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
@@ -222,9 +228,8 @@ class Interpreter(Moves):
                 laid = shared(self.laid_chosen(parts, sizes, axis, whole)) if rows else None
                 made.append(laid or Value(tuple(parts), axis, each[0], turns))
                 continue
-            total: Combination = ZERO
-            for one, size in zip(own, sizes, strict=True):
-                total = plus(total, self._spread(law, call, at, attributes, one, size))
+            pairs = zip(own, sizes, strict=True)
+            total = added(self._spread(law, call, at, attributes, one, size) for one, size in pairs)
             if again is not None:
                 total = self.fitted(self.fitted(total, sizes[0]), whole)
             elif count == 1 and letter != NONE and not rows:
@@ -243,12 +248,9 @@ class Interpreter(Moves):
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
         if longest is None or not 1 < len(kids[longest][0]) <= SUMMANDS:
             return self._term(law, call, at, attributes, kids, shape)
-        total: Combination = ZERO
-        size = kids[longest][1]
-        for term, by in kids[longest][0].items():
-            each = [*kids[:longest], ({term: by}, size), *kids[longest + 1 :]]
-            total = plus(total, self._term(law, call, at, attributes, each, shape))
-        return total
+        whole, size = kids[longest]
+        every = ([*kids[:longest], ({term: by}, size), *kids[longest + 1 :]] for term, by in whole.items())
+        return added(self._term(law, call, at, attributes, each, shape) for each in every)
 
     def _laid(self, call: Call, ins: Sequence[str]) -> tuple[str, int, int, list[int]]:
         """The letter along which parts lie, with their number and turns; of several the first.
@@ -454,3 +456,33 @@ def within(tensor: torch.Tensor) -> tuple[Any, Any]:
         return (None, None)
     with _disable_current_modes():
         return int(tensor.min()), int(tensor.max()) + 1
+
+
+# -- Random operators: which there are, and by what numbers they draw.
+GENERATORS = frozenset({
+    "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli",
+    "exponential", "random", "cauchy", "log_normal", "geometric",
+})  # fmt: skip
+"""Random operators whose result depends on no tensor but for its shape, or on the numbers of their first alone."""
+
+
+def bounds(call: Call) -> tuple[Any, Any]:
+    """The least number that a random operator gives and the first above; of others nothing is known."""
+    if call.name != "randint":
+        return (None, None)
+    plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
+    return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)
+
+
+def settings(call: Call) -> tuple[Any, ...]:
+    """The numbers that a random operator is given: a mean, a deviation, a probability, bounds."""
+    given = call.attributes[:-1] if call.name != "randperm" else ()
+    return tuple(one for one in given if isinstance(one, int) or (isinstance(one, tuple) and one[:1] == ("float",)))
+
+
+def by_numbers(call: Call, written: list[torch.Tensor]) -> bool:
+    """Whether it draws by the numbers of its first tensor: by a mean, or a probability, for each element."""
+    first = call.args[0] if call.args else None
+    if not isinstance(first, torch.Tensor) or any(first is one for one in written):
+        return False
+    return call.name == "normal" or (call.name == "bernoulli" and len(call.args) == 1)

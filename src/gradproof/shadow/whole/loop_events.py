@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from torch.optim import lr_scheduler
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.patches import Patches
 from gradproof.shadow.result import Result
 from gradproof.shadow.whole.memory import weakly
@@ -43,24 +44,7 @@ HANDED_ON = frozenset({
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
 
 
-@dataclass(frozen=True, slots=True)
-class LoopEvent:
-    """One event: its line, and before which optimizer step it was, counted from 0.
-
-    `operator`: what wrote, or made, a tensor; `scaled`: by a number that is made of gradients. `root`: the line that
-    made the number at which a backward pass began.
-    """
-
-    kind: str
-    location: Location
-    window: int
-    operator: str = ""
-    root: Location = NOWHERE
-    storage: int = 0
-    scaled: bool = False
-
-
-def states(events: list[LoopEvent]) -> Iterator[str]:
+def states(events: list[Event]) -> Iterator[str]:
     """After each event, how many micro-batches are in a gradient, and how many of them were applied, in words."""
     old, new, clipped = 0, 0, False
     for event in events:
@@ -79,7 +63,7 @@ class LoopEvents:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.list: list[LoopEvent] = []
+        self.list: list[Event] = []
         self.first = NOWHERE
         self._lines: dict[int, tuple[Any, Location, Location]] = {}
         self._gradients: dict[int, Any] = {}
@@ -87,7 +71,7 @@ class LoopEvents:
         self._shapes: set[Any] = set()
         self._applied: set[int] = set()
 
-    def of(self, window: int, *kinds: str) -> list[LoopEvent]:
+    def of(self, window: int, *kinds: str) -> list[Event]:
         """The events before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
         found = [
             replace(event, kind=WRITE) if event.kind == MADE else event
@@ -99,7 +83,7 @@ class LoopEvents:
     def add(self, kind: str, location: Location | None = None, **more: Any) -> None:
         """Note an event."""
         engine = self.engine
-        self.list.append(LoopEvent(kind, location or engine.location(), engine.window, **more))
+        self.list.append(Event(kind, location or engine.location(), engine.window, **more))
 
     def began(self, root: torch.Tensor | None) -> None:
         """A backward pass begins."""
@@ -126,13 +110,13 @@ class LoopEvents:
             {"event": event.kind, "location": str(event.location), "window": event.window} for event in self._notable()
         ]
 
-    def inside(self, window: int, *kinds: str) -> list[LoopEvent]:
+    def inside(self, window: int, *kinds: str) -> list[Event]:
         """The events of some kinds between the first and the last backward pass of a window."""
         events = self.of(window)
         passes = [at for at, event in enumerate(events) if event.kind == BACKWARD] or [0]
         return [event for event in events[passes[0] : passes[-1]] if event.kind in kinds]
 
-    def early(self, window: int) -> list[LoopEvent]:
+    def early(self, window: int) -> list[Event]:
         """The writes of gradients before the first backward pass of a window, those that only empty them left out."""
         events = self.of(window)
         first = next((at for at, event in enumerate(events) if event.kind == BACKWARD), len(events))
@@ -143,9 +127,9 @@ class LoopEvents:
         last = next(reversed(self.of(window, BACKWARD)), None)
         return None if last is None else last.root if root and last.root is not NOWHERE else last.location
 
-    def _notable(self) -> list[LoopEvent]:
+    def _notable(self) -> list[Event]:
         """The events but those that concern no gradient; what one line does at once is one event."""
-        found: list[LoopEvent] = []
+        found: list[Event] = []
         for window in range(self.list[-1].window + 1 if self.list else 0):
             for event in self.of(window):
                 if event.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=event.operator) != event:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import NOUGHT, Moves, Value, shape_with
+from gradproof.shadow.whole.values import NOUGHT, Algebra, Value, shape_with
 
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
@@ -78,7 +78,7 @@ class Held:
 class Memory:
     """The values of all live tensors of a run."""
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, moves: Algebra) -> None:
         self.moves = moves
         self.held: dict[int, Held] = {}
         self.bytes_read: Callable[[], None] = lambda: None

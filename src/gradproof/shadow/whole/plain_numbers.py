@@ -262,7 +262,11 @@ class Unreading(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.item and args[0].numel() == 1:
-            return self._item(args[0])
+            engine, whole = self.engine, single(self.engine, args[0])
+            if not engine.laws.constant(whole):
+                return UnknownNumber(engine, whole)
+            held = whole.get(engine.terms.one, 0)
+            return float(held) if args[0].is_floating_point() else int(held)
         if func in NUMBERS:
             engine = self.engine
             engine.facts.reads.append((engine.location(), f"a tensor by {func.__name__}()"))
@@ -272,14 +276,6 @@ class Unreading(TorchFunctionMode):
         if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
             return "?"
         return func(*args, **(kwargs or {}))
-
-    def _item(self, tensor: torch.Tensor) -> Any:
-        engine = self.engine
-        whole = single(engine, tensor)
-        if engine.laws.constant(whole):
-            held = whole.get(engine.terms.one, 0)
-            return float(held) if tensor.is_floating_point() else int(held)
-        return UnknownNumber(engine, whole)
 
 
 def single(engine: Engine, tensor: torch.Tensor) -> Combination:
@@ -319,7 +315,10 @@ class Reading(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if func is torch.Tensor.__deepcopy__:
             return self._copied(func, *args, **kwargs)
-        self._read_whole(name, args, kwargs)
+        lengths = (*args[1:], *kwargs.values()) if name in LENGTHS else ()
+        whole = [one for one in lengths if isinstance(one, torch.Tensor) and not one.is_floating_point()]
+        for tensor in [args[0]] if name in SHOWN else whole:
+            self.engine.read_whole(name, tensor)
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
@@ -333,14 +332,6 @@ class Reading(TorchFunctionMode):
         if name in FILLED and isinstance(made, torch.Tensor):
             self._filled(made, args, kwargs)
         return made
-
-    def _read_whole(self, name: str, args: Any, kwargs: Any) -> None:
-        """Note a function that reads the numbers of a tensor, and runs no operator for it."""
-        if name in SHOWN:
-            self.engine.read_whole(name, args[0])
-        for one in (*args[1:], *kwargs.values()) if name in LENGTHS else ():
-            if isinstance(one, torch.Tensor) and not one.is_floating_point():
-                self.engine.read_whole(name, one)
 
     def _filled(self, made: torch.Tensor, args: Any, kwargs: Any) -> None:
         """A tensor of one number is made of what the number is made of."""
@@ -378,7 +369,8 @@ class Reading(TorchFunctionMode):
             facts.counted, facts.free = before
             made = known(self.engine, value, number)
             self.counts += [made] if made.counts else []
-            made.location = (self.engine.line(tensor) if made.location.via else None) or made.location
+            line = self.engine.events.line(tensor)
+            made.location = line if made.location.via and line is not NOWHERE else made.location
             return made
         self.plain[id(number)] = (number, value)
         return number

@@ -25,7 +25,7 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import Engine
-from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -58,11 +58,9 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 class Recorded(Engine):  # type: ignore[no-untyped-call]
     """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
 
-    kind = RecordedStep
-
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
-        self.laws.marks = self.laws.tallies = True
+        self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = False
@@ -208,7 +206,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.awake and not self.closed:
             super().stored(storage)
         else:
-            self.escapes.left(storage, None)
+            self.seen.left(storage, None)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -217,7 +215,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             super()._narrow(tensor, value)
         elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
             super()._narrow(tensor, value)
-            self.facts.narrow[known:] = [(at, kind, False) for at, kind, _ in self.facts.narrow[known:]]
+            self.facts.narrow[known:] = [(at, kind, False, to) for at, kind, _, to in self.facts.narrow[known:]]
 
     def _note(self, target: torch.Tensor) -> None:
         """What a run keeps is not compared with another run."""
@@ -235,18 +233,14 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             made = self._fresh("unknown", shape)
         else:
             held.data = True
-            found = self._number(tensor)
-            made = self._sampled(tensor) if found is None else found
+            found, number = self._number(tensor), self._fetch_of(tensor)
+            made = self.source(tensor, within(tensor)) if found is None else found
+            if found is None:  # rows of samples, or of a table, that a micro-batch meets
+                fetch = self.fetch if number is None else number
+                self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         self.memory.alias(tensor, made)
-        if held.data and self.escapes.reach(tensor):
+        if held.data and self.seen.reach(tensor):
             self.keep("batch", tensor, made)
-        return made
-
-    def _sampled(self, tensor: torch.Tensor) -> Value:
-        """Rows of samples, or of a table, that a micro-batch meets."""
-        made, number = self.source(tensor, within(tensor)), self._fetch_of(tensor)
-        fetch = self.fetch if number is None else number
-        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
@@ -382,17 +376,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.compare("gradient", "parameter", "tensor")
         super().before_step(optimizer)
         update = self.facts.updates[-1]
-        assert isinstance(update, RecordedStep)
         update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
 
-    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
-        """The gradients of parameters that have one."""
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Combination]:
+        """What the gradients of parameters are made of that have one."""
         found = [parameter for parameter in own if parameter.grad is not None]
         if not all(plain(parameter.grad) for parameter in found if parameter.grad is not None):
             self.lose("a gradient is no plain tensor")
-        return {self.name(p): Gradient(self.name(p), self._gradient(p)) for p in found}
+        return {self.name(p): self._gradient(p) for p in found}
 
     @guarded
     def after_step(self, optimizer: Any) -> None:
@@ -454,7 +447,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def emptied(self) -> None:
         """A gradient was zeroed, or taken away."""
         done = self.facts.updates[-1] if self.facts.updates else None
-        if self.runs and not self.inside and not (isinstance(done, RecordedStep) and done.until == len(self.runs)):
+        if self.runs and not self.inside and not (done is not None and done.until == len(self.runs)):
             self.runs[-1].emptied = self.runs[-1].emptied or user_location()
 
     def _gradient(self, parameter: torch.Tensor) -> Combination:
@@ -474,7 +467,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         taken: dict[int, int] = {}
         for grad in sorted(self.present(), key=lambda one: one.storage_offset()):
             storage, begin = grad.untyped_storage()._cdata, int(grad.storage_offset())
-            if self.escapes.reach(grad):
+            if self.seen.reach(grad):
                 self.lose("something else can reach the memory of a gradient while a backward pass runs")
             if begin < taken.get(storage, 0):
                 self.lose("two parameters share the memory of their gradients")

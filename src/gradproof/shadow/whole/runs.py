@@ -16,22 +16,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
-from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
-from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
+from gradproof.shadow.locations import Location, by_torch, initialising, user_location
+from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
-from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
+from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
-from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
+from gradproof.shadow.whole.loop_events import EMPTIED, HANDED_ON, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
-from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
+from gradproof.shadow.whole.plain_numbers import NoNumbers
+from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
-from gradproof.shadow.whole.values import Value
+from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
@@ -58,8 +61,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.widths: set[int] = set()
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
-        self.laws.snap = {} if hints.snap else None
-        self.laws.integers, self.laws.tallies = hints.integers, True
+        self.laws.snap, self.laws.integers = hints.snap, hints.integers
         self.pending: Update | None = None
         self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}
 
@@ -90,6 +92,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if self.pending is not None and parameter is not None and id(parameter) not in self.written_by_hand:
             self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
             self.pending.gradients |= self.gradients([parameter])
+            self.pending.numbers |= self.numbers([parameter])
         return parameter is not None
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
@@ -107,7 +110,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         written = [parameter for parameter, _ in own.values()]
         for parameter, before in own.values():
             added = plus(self.combination(parameter), before, -UNIT)
-            update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
+            update.gradients.setdefault(self.name(parameter), added)
         update.order = tuple(map(self.name, written))
         self.facts.updates.append(update)
         copies = [self.memory.alike(self.value(parameter)) for parameter in written]
@@ -210,11 +213,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.states: set[tuple[Any, ...]] = set()
         self.repeats = False
         self.busy = 0
-        self.numbers = Numbers()
         self.events = LoopEvents(self)
         self.passes_before = 0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
+        self.peak = self.top = 0.0
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -434,18 +437,21 @@ class Real(Called):  # type: ignore[no-untyped-call]
             own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
             self.events.began(own[0] if own else None)
             for root in own:
-                self.numbers.root(self.window, float(root))
+                self.facts.passed[self.window] += float(root)
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
         with self.aside():
             super().ended(found)
-            self.numbers.ended(self.window, [sampled(grad) for grad in self.present()])
-            if self.stepping:
-                own = params_of(self.optimizers[self.facts.updates[-1].optimizer])
+            top = largest([sampled(grad) for grad in self.present()])
+            if not self.stepping:
+                self.top, self.peak = top, max(top, self.peak)
+            else:
+                update = self.facts.updates[-1]
+                own = params_of(self.optimizers[update.optimizer])
                 self.events.stepping(own)
-                self.numbers.weights[-1] = {self.name(p): sampled(p) for p in own}
-                self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
+                update.weights = {self.name(p): sampled(p) for p in own}
+                update.peak = max(top, update.peak)
             self.look("parameter", "gradient")
 
     def before_step(self, optimizer: Any) -> None:
@@ -457,16 +463,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().before_step(optimizer)
             own = params_of(optimizer)
             self.events.stepping(own)
-            rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-            self._stepping(self.facts.updates[-1], own, rates)
-            self.numbers.stepping(self.window)
+            update = self.facts.updates[-1]
+            update.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            self.peak *= largest([*update.numbers.values()]) / self.top if self.top else 1.0
+            self._stepping(update, own)
 
-    def _stepping(self, update: Update, own: list[torch.Tensor], rates: list[float]) -> None:
-        """Keep the numbers of a step: the gradients, and the parameters before it."""
-        self.numbers.begun.append(self.begun)
-        self.numbers.gradients.append(update.numbers())
-        self.numbers.weights.append({self.name(p): sampled(p) for p in own})
-        self.numbers.rates.append(rates)
+    def _stepping(self, update: Update, own: list[torch.Tensor]) -> None:
+        """Keep the numbers of a step: the parameters before it, and what was summed."""
+        update.begun, update.weights = self.begun, {self.name(p): sampled(p) for p in own}
+        update.peak, self.peak, self.top = self.peak, 0.0, 0.0
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
@@ -474,20 +479,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
             if self.late is not None:
                 self.lose("a gradient is written after the optimizer was called, and before it steps", self.late)
             super().after_step(optimizer)
-            self.numbers.after.append({self.name(p): sampled(p) for p in params_of(optimizer)})
+            self.facts.updates[-1].moved = {self.name(p): sampled(p) for p in params_of(optimizer)}
             self.look("parameter", "gradient")
 
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
-            own = [parameter for parameter, _ in self.written_by_hand.values()]
-            self._stepping(self.pending, own, [])
-            self.numbers.after.append(self.numbers.weights[-1])
+            self._stepping(self.pending, [parameter for parameter, _ in self.written_by_hand.values()])
+            self.pending.moved = self.pending.weights
         super().stepped_by_hand()
-
-    def line(self, tensor: torch.Tensor) -> Location | None:
-        """The line that made a number."""
-        return None if (found := self.events.line(tensor)) is NOWHERE else found
 
     def end(self) -> None:
         """The function has returned."""
@@ -495,6 +495,66 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.compare(*KEPT)
             super().end()
             every = (group for one in self.optimizers for group in one.param_groups)
-            self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
-            self.numbers.narrow = self.narrowed is not None
-            self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
+            self.facts.last_rates = [float(group["lr"]) for group in every if "lr" in group]
+            self.facts.last = {self.name(p): sampled(p) for p in self.declared.values()}
+
+
+# -- A run without numbers: the function is called on fake tensors, of any size.
+class Fake(Called):  # type: ignore[no-untyped-call]
+    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
+
+    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
+        super().__init__(*given)
+        self.mode, self.forms = mode, Forms(mode)
+        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
+        self.computed: list[tuple[int, int, Location]] = []  # with parameters: the window, the passes before, the line
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator; real tensors, which the function took from outside, become data."""
+        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
+        if spec.short in NO_NUMBERS:
+            return self._read(spec.short, args[0])
+        out = super().operate(func, spec, args, kwargs)
+        if self.passes and self._computes(spec, tensors_in((args, kwargs)), out):
+            self.computed.append((self.window, self.passes, self.location()))
+        return out
+
+    def _computes(self, spec: Spec, given: list[torch.Tensor], out: Any) -> bool:
+        """Whether an operator computes with parameters alone, outside of autograd, steps and backward passes."""
+        if self.stepping or torch._C._current_graph_task_id() != -1 or spec.short in HANDED_ON:
+            return False
+        if (torch.is_grad_enabled() and any(one.requires_grad for one in given)) or initialising():
+            return False
+        weights = {one.untyped_storage()._cdata for one in self.declared.values()}
+        if not any(one.untyped_storage()._cdata in weights for one in given):
+            return False
+        values = [self.value(one) for one in tensors_in(out) if one.numel() > 1]
+        return any(self.terms.owners[term] == NOBODY for value in values for part in value.parts for term in part)
+
+    def _read(self, base: str, tensor: torch.Tensor) -> Any:
+        """A number that the laws know; there is no other."""
+        found = number(self.laws, self.value(tensor)) if base == "_local_scalar_dense" else None
+        if found is not None:
+            kind = tensor.dtype
+            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
+        self.facts.reads.append((self.location(), base))
+        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+
+    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor, which the function took from outside, as a fake one: it is data."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self.outside:
+            made: torch.Tensor = self.mode.from_tensor(tensor)
+            self.outside[id(tensor)] = (tensor, made, digest(tensor))
+            self.memory.write(made, self.held(tensor, made))
+        _, made, held = self.outside[id(tensor)]
+        if digest(tensor) != held:
+            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
+        return made

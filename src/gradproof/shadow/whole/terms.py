@@ -19,6 +19,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import torch
+
 Shape = tuple[int, ...]
 Combination = Mapping[int, Fraction]
 """Term to coefficient, without zeros; the empty combination is zero."""
@@ -157,7 +159,7 @@ class Terms:
             if by is UNIT or by == 1:
                 return term
         order = sorted(combination, key=self.order)
-        by_order = tuple(_exact(combination[term]) for term in order)
+        by_order = tuple(combination[term].as_integer_ratio() for term in order)
         uniform = order == [self.one] or not order
         return self.make("combination", by_order, tuple(order), None if uniform else shape)
 
@@ -280,10 +282,6 @@ class Terms:
         return known[term]
 
 
-def _exact(number: Fraction) -> tuple[int, int]:
-    return (number.numerator, number.denominator)
-
-
 def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combination:
     """left + by * right."""
     if not right or not by:
@@ -297,6 +295,14 @@ def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combinat
         else:
             found.pop(term, None)
     return found
+
+
+def added(values: Iterable[Combination]) -> Combination:
+    """The sum of combinations."""
+    total: Combination = ZERO
+    for one in values:
+        total = plus(total, one)
+    return total
 
 
 def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
@@ -341,6 +347,17 @@ def frozen(value: Any) -> Any:
     if isinstance(value, int | str) or value is None:
         return value
     return str(value)
+
+
+def bared(value: Any) -> Any:
+    """An argument as a part of a key, a tensor as a mark."""
+    if type(value) is int or value is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return ("tensor",)
+    if isinstance(value, list | tuple):
+        return tuple(bared(part) for part in value)
+    return frozen(value)
 
 
 def exact(number: Any) -> Fraction | None:

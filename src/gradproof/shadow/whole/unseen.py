@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import Location, frames, user_location
+from gradproof.shadow.ops.schema import spec_of, tensors_in
 from gradproof.shadow.record.checksums import BITS, checksum, same
 from gradproof.shadow.whole.memory import dense, weakly
 from gradproof.shadow.whole.terms import NOBODY
@@ -40,21 +41,29 @@ OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_p
 """Methods of a storage that write, or give its memory away."""
 
 
-class Escapes:
-    """The storages whose memory was given away. An array that nobody holds any more reaches nothing.
+class Unchanged:
+    """What tensors held when they were kept, and the storages whose memory was given away.
 
-    What another library owns cannot be resized, and neither can what NumPy was given: the latter is known here.
+    An array that nobody holds any more reaches nothing. What another library owns cannot be resized, and neither can
+    what NumPy was given: the latter is known here.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, list[tuple[Any, Callable[[], Any]]]] = {}
+        self._seen: dict[str, tuple[torch.Tensor, Value, bool, torch.Tensor | None]] = {}
 
     def left(self, storage: torch.UntypedStorage, found: Any, foreign: bool = False) -> None:
-        """Python has got the memory of a storage, as `found`. `foreign`: it was another library's before."""
+        """Python has got the memory of a storage, as `found`: what it holds is kept whole from here on.
+
+        `foreign`: it was another library's before.
+        """
         if storage._cdata not in self._held and foreign:
             found = None
         array = weakref.ref(found) if isinstance(found, numpy.ndarray) else lambda: True
         self._held.setdefault(storage._cdata, []).append((weakly(storage), array))
+        for name, (tensor, value, whole, before) in list(self._seen.items()):
+            if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
+                self._seen[name] = (tensor, value, True, checksum(tensor))
 
     def reach(self, tensor: torch.Tensor) -> bool:
         """Whether somebody else can reach the memory of a tensor."""
@@ -66,24 +75,10 @@ class Escapes:
         self._held[storage._cdata] = alive or given[:1]
         return bool(alive)
 
-
-class Unchanged:
-    """What tensors held when they were kept."""
-
-    def __init__(self, escapes: Escapes) -> None:
-        self.escapes = escapes
-        self._seen: dict[str, tuple[torch.Tensor, Value, bool, torch.Tensor | None]] = {}
-
     def keep(self, name: str, tensor: torch.Tensor, value: Value) -> None:
         """Keep what a tensor holds."""
-        whole = self.escapes.reach(tensor)
+        whole = self.reach(tensor)
         self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
-
-    def left(self, storage: torch.UntypedStorage) -> None:
-        """The memory of a storage is given away now: what it holds is kept whole from here on."""
-        for name, (tensor, value, whole, before) in list(self._seen.items()):
-            if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
-                self._seen[name] = (tensor, value, True, checksum(tensor))
 
     def changed(
         self, kind: str, read: Callable[[torch.Tensor], Value | None]
@@ -274,15 +269,21 @@ def unfused(layer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The operators of another thread, which the engine does not follow."""
+    """The operators of another thread: what one reads of parameters and gradients, or writes, is lost."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.engine = engine
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.engine.elsewhere(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        engine, kwargs, spec = self.engine, kwargs or {}, spec_of(func)
+        written = [] if spec is None else spec.targets(args, kwargs)
+        for tensor in tensors_in((args, kwargs)):
+            held = engine.memory.read(tensor)
+            trained = held is not None and any(engine.terms.trained[term] for part in held.parts for term in part)
+            if trained or (held is not None and any(tensor is one for one in written)):
+                engine.lose("another thread computes with a tensor that is followed", user_location())
+        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -168,16 +168,13 @@ class Algebra:
         powers = self.terms.common({term: by for part in parts for term in part})
         parts = [self.terms.rescaled(part, multiplied({}, powers, -1)) for part in parts]
         kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
+        kinds = {kid: (self.terms.operators[kid], self.terms.attributes[kid]) for kid in kids}
         solid = [
             part
             for kid, size in zip(kids, shapes, strict=True)
-            for part in (self.terms.kids[kid] if self._joined(kid, axis) else (self.solid(kid, size),))
+            for part in (self.terms.kids[kid] if kinds[kid] == ("cat", (axis,)) else (self.solid(kid, size),))
         ]
         return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
-
-    def _joined(self, term: int, axis: int) -> bool:
-        """Whether a term is others side by side along an axis."""
-        return self.terms.operators[term] == "cat" and self.terms.attributes[term] == (axis,)
 
     def solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
@@ -382,22 +379,10 @@ class Algebra:
             return self.beside([self.permuted(kid, order) for kid in terms.kids[term]], axis, made)
         return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
-
-def number(x: Algebra, value: Value) -> Fraction | None:
-    """The rational that a value holds everywhere, or None."""
-    if not value.shared or not x.constant(value.parts[0]):
-        return None
-    return value.parts[0].get(x.terms.one, Fraction(0))
-
-
-# -- Movements of values: views, slices and joins, which change where parts lie and no number.
-#
-# Each movement takes a value and the shape of its tensor, and gives the value of the moved tensor. Parts stay parts
-# where each lies in whole rows of one axis of the result; else they become one term.
-
-
-class Moves(Algebra):
-    """The algebra with movements."""
+    # -- Movements of values: views, slices and joins, which change where parts lie and no number.
+    #
+    # Each movement takes a value and the shape of its tensor, and gives the value of the moved tensor. Parts stay parts
+    # where each lies in whole rows of one axis of the result; else they become one term.
 
     def reshape(self, value: Value, old: Shape, new: Shape, axis: int | None = None) -> Value:
         """The same elements in the same order. `axis`: where the caller knows that the parts lie in the result."""
@@ -552,6 +537,13 @@ class Moves(Algebra):
             [self.fitted(p, size) for p, size in zip(row, smalls, strict=True)] for row in zip(*columns, strict=True)
         ]
         return lead.holding([self.laid(row, smalls, axis, shape_with(out, lead.axis, lead.rows)) for row in parts])
+
+
+def number(x: Algebra, value: Value) -> Fraction | None:
+    """The rational that a value holds everywhere, or None."""
+    if not value.shared or not x.constant(value.parts[0]):
+        return None
+    return value.parts[0].get(x.terms.one, Fraction(0))
 
 
 def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:

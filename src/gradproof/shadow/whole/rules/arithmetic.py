@@ -32,7 +32,7 @@ from gradproof.shadow.whole.laws import (
     reduced_axes,
     rule,
 )
-from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, added, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, number, part_shape, shared
 
 # -- Sums and products.
@@ -202,7 +202,7 @@ def masses(x: Interpreter, call: Call, count: int) -> list[Combination]:
     Where counts are the numbers of this run, what is ignored of all of them is not known.
     """
     value, terms, small = call.values[0], x.terms, part_shape(call.values[0], call.shapes[0])
-    parts = value.parts if x.tallies and call.name == "sum" and not call.out_shape() else ()
+    parts = value.parts if call.name == "sum" and not call.out_shape() else ()
     found = list[Combination]()
     for part in parts:
         bare = terms.bare(next(iter(part)))[0] if len(part) == 1 else x.terms.one
@@ -275,12 +275,8 @@ def pieces(x: Interpreter, call: Call, dims: Sequence[int], by: Fraction) -> Val
     if each is None:
         return None
     locations = np.moveaxis(np.arange(prod(shape)).reshape(shape), list(dims), range(-len(dims), 0))
-    totals: list[Combination] = []
-    for row in locations.reshape(max(prod(out), 1), -1).tolist():
-        total: Combination = ZERO
-        for at in row:
-            total = plus(total, each[at], by)
-        totals.append(total)
+    every = locations.reshape(max(prod(out), 1), -1).tolist()
+    totals = [times(added(each[at] for at in row), by) for row in every]
     if prod(out) == 1:
         return shared({x.reshaped(x.broadcast(t, (1,)), out): factor for t, factor in totals[0].items()})
     rows = [{x.reshaped(x.broadcast(t, (1,)), (1,)): factor for t, factor in total.items()} for total in totals]

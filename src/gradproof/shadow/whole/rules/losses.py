@@ -8,7 +8,7 @@ from math import prod
 
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
 from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, fixed, pointwise, rule
-from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, added
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 ELEMENTWISE = (
@@ -86,9 +86,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     counts = (
         weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
     )
-    rows: Combination = ZERO
-    for each in counts:
-        rows = plus(rows, each)
+    rows = added(counts)
     if not rows or len(call.shapes[0]) not in (1, 2, 4):
         return None
     scores, own = labels(call.shapes[0])

@@ -1,0 +1,152 @@
+"""The page over all contracts: the verdict first, what was shown in sentences, and no green where a contract is not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_sample as sample
+from test_page import words
+from test_render import hostile
+from test_render_page import Page
+
+from gradproof.core.check import Bound
+from gradproof.core.workspace import Workspace
+from gradproof.report import views
+from gradproof.report.formats import html
+from gradproof.report.text import anchor, glossary
+from gradproof.session import Options, Session
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def drawn(*reports: Any, absent: tuple[str, ...] = ()) -> str:
+    pages = {r["contract"]["id"]: f"{r['contract']['id']}/report.html" for r in reports}
+    return html.overview(reports, pages, ROOT, absent)
+
+
+def named(report: Any, name: str) -> Any:
+    report["contract"] |= {"id": name}
+    return report
+
+
+def test_the_verdict_stands_first_and_what_is_not_required_is_folded() -> None:
+    text = drawn(sample.green())
+    said = words(text)
+    order = ["GATE MET", "Commit", "Made 2025", "Version gradproof", "What was shown", "Proved, bounded",
+             "The accumulated gradient is the gradient of the full batch", "All checks, by contract",
+             "checks discharged", "open or broken that the gate does not require"]  # fmt: skip
+    places = [said.find(part) for part in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places)
+    assert "Why the gate is not met" not in said
+    assert not Page(text).all("article", "script")
+    folded = "".join(re.findall(r"<details>.*?</details>", text, re.S))
+    assert text.count("no CUDA device") == folded.count("no CUDA device") > 0
+    assert all(f">{check['id']}</a>" in folded for check in sample.green()["checks"] if check["effect"] == "DISCHARGED")
+
+
+def test_one_contract_that_is_not_met_is_enough() -> None:
+    said = words(drawn(named(sample.green(), "good"), named(sample.red(), "bad")))
+    assert said.startswith("GATE NOT MET")
+    assert "Do not release" in said
+    assert "● good" in said
+    assert "✕ bad" in said
+    assert said.index("Why the gate is not met") < said.index("What was shown")
+    assert said.index("is WEAK") < said.index("is TIMEOUT")  # broken before open
+    assert "GATE MET" not in said
+
+
+def test_a_partial_run_is_no_verdict() -> None:
+    said = words(drawn(sample.partial()))
+    assert said.startswith("GATE NOT MET")
+    assert "No verdict: the run is partial" in said
+
+
+def test_nothing_is_claimed_of_what_is_not_discharged() -> None:
+    report = sample.red()
+    shown = drawn(report).partition("<h3>Nothing established</h3>")[2]
+    bad = [ob["id"] for ob in report["obligations"] if ob["effect"] != "DISCHARGED"]
+    assert bad
+    for part in re.findall(r'<p class="ob">.*?</p>', shown, re.S):
+        assert "up to" not in part.partition('<small class="cells">')[0]
+    assert all(f"#{anchor('ob', name)}" in shown for name in bad)
+
+
+def test_bounds_of_several_proofs_are_not_one_proof() -> None:
+    report = sample.green()
+    ob = report["obligations"][0]
+    checks = [c for c in report["checks"] if c["id"] in views.reach_of(report, ob)[views.Reach.BOUNDED]]
+    assert len(checks) > 1
+    for check in checks:
+        check["bounds"] = [{"name": "micro_batches", "value": 4, "reason": "why"}]
+    assert views.largest(report, ob) == "up to micro_batches = 4"
+    checks[0]["bounds"] = [{"name": "micro_batches", "value": 2}, {"name": "elements", "value": 3}]
+    assert views.largest(report, ob) == "the largest bounds, each of some proof: micro_batches = 4, elements = 3"
+    assert Bound.__annotations__["value"] == "int"
+
+
+def test_contracts_that_were_not_asked_for_are_named() -> None:
+    assert "this page says nothing of them" in words(drawn(sample.green(), absent=("other", "third")))
+    assert "says nothing of" not in words(drawn(sample.green()))
+
+
+def test_every_link_leads_to_a_part_of_a_contracts_page() -> None:
+    report = sample.red()
+    ids = {a["id"] for _, a in Page(html.render(report)).found if "id" in a}
+    links = [a["href"].partition("#") for a in Page(drawn(report)).all("a")]
+    assert {page for page, _, _ in links} == {f"{report['contract']['id']}/report.html"}
+    assert {part for _, _, part in links if part} <= ids
+    assert len(links) > 20
+
+
+def test_everything_is_escaped() -> None:
+    nasty = "\"'><script>alert(1)</script><b onclick=x>&amp;{{ 7*7 }}</title></style>\x1b\u202e"
+    report = hostile(sample.red(), nasty)
+    text = html.overview([report], {report["contract"]["id"]: "a/report.html"}, ROOT, (nasty,))
+    page = Page(text)
+    assert not page.all("script", "img")
+    assert not [a for _, a in page.found if any(k.startswith("on") or k in ("src", "style") for k in a)]
+    assert len(page.all("style")) == 1
+    assert "\x1b" not in text
+    assert "{{ 7*7 }}" in text
+
+
+def test_every_obligation_of_the_reference_has_a_sentence() -> None:
+    session = Session(Options(workspace=ROOT))
+    known = glossary()
+    for contract in session.contracts:
+        for obligation in contract.obligations:
+            assert re.fullmatch(r"[A-Z0-9].{30,}\.", known[obligation.id][0]), obligation.id
+    report = sample.green()
+    report["obligations"][0]["id"] = "XY-EQ-001"
+    for check in report["checks"]:
+        check["obligations"] = ["XY-EQ-001" if o == "GA-EQ-001" else o for o in check["obligations"]]
+    report["gate"] = None
+    assert report["obligations"][0]["property"] in unescape(drawn(report))  # of a contract of one's own
+
+
+def test_the_commit_is_that_of_the_workspace(tmp_path: Path) -> None:
+    assert html.commit(tmp_path / "nowhere").startswith("none")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "a").write_text("1")
+    for words_ in (["init", "-q"], ["add", "a"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words_], check=True)
+    clean = html.commit(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{12}", clean)
+    (tmp_path / "a").write_text("2")
+    assert html.commit(tmp_path) == f"{clean} and changes"
+
+
+@pytest.mark.parametrize("name", ["report.html", "index.html"])
+def test_a_run_writes_the_page_and_the_next_takes_it_away(toy: Workspace, name: str) -> None:
+    session = Session(Options(workspace=toy.root))
+    run = session.stored()
+    assert session.write(session.reports(run)) == toy.reports / "index.html"
+    assert 'href="report.html' in (toy.reports / "index.html").read_text(encoding="utf-8")
+    session.mark()
+    assert not (toy.reports / name).exists()
