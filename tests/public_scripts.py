@@ -157,7 +157,7 @@ SCRIPTS = (
         *X, "train_length_extrapolate.py", bytes_of_text, (),
         {
             PUBLISHED: ("", REFUTED, "GA-INV-003"),
-            "Accelerate is told of the window": (
+            "Accelerate knows the window": (
                 "s|^accelerator = Accelerator()|accelerator = Accelerator(gradient_accumulation_steps = 4)|; "
                 "s|^    for _ in range(GRADIENT_ACCUMULATE_EVERY):|&\\n     with accelerator.accumulate(model):|; "
                 "s|accelerator.backward(loss / GRADIENT_ACCUMULATE_EVERY)|accelerator.backward(loss)|", HOLDS, ""),
