@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from models.accumulation.window_bugs import BROKEN, WINDOW_BUGS
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.systems import batch_plans, epochs, optimizer_state, tails
+
+
+class LengthGrows(epochs.Epochs):
+    """A larger N counts at once, inside the window; a smaller one from the next window on."""
+
+    def length(self, opened: Any, now: Any) -> Any:
+        return now if bool(now > opened) else opened
+
+
 
 SYNCHRONISING: Mapping[str, Mutant] = {
     name: replace(WINDOW_BUGS[name], obligation="GA-SYNC-001") for name, _, _ in BROKEN["one_sync_a_window"][1]
@@ -17,6 +27,7 @@ MUTANTS: Mapping[str, Mutant] = {
     **batch_plans.MUTANTS,
     **optimizer_state.MUTANTS,
     **epochs.MUTANTS,
+    **registered([("length_grows", "GA-SCHED-002", "mmcv#2093", LengthGrows)]),
     **tails.MUTANTS,
     **SYNCHRONISING,
 }
