@@ -308,8 +308,8 @@ class OneRun(Judging):
                 return []
             right = Fraction(1, len(own))
             for by in (total * number / sum(numbers) for number in numbers):
-                told = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
-                rows.append({"window": window.step.window, "sample": len(rows), **told})
+                stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
+                rows.append({"window": window.step.window, "sample": len(rows), **stated})
         return rows
 
     def _differing(self, totals: Sequence[Fraction | None]) -> Result | None:
