@@ -18,7 +18,6 @@ class LengthGrows(epochs.Epochs):
         return now if bool(now > opened) else opened
 
 
-
 SYNCHRONISING: Mapping[str, Mutant] = {
     name: replace(WINDOW_BUGS[name], obligation="GA-SYNC-001") for name, _, _ in BROKEN["one_sync_a_window"][1]
 }

@@ -75,9 +75,15 @@ def test_watch_sees_a_cell_of_a_notebook() -> None:
     assert equal.location is not None
     assert (equal.location.file, equal.location.line) == ("<ipython-input-1-0123456789ab>", 8)
     assert "loss.backward()" in seen._repr_html_()
+    assert seen._repr_html_().count('<rect class="wrong"') == 24
+    assert {(row["weight"], row["expected"], row["ok"]) for row in seen.weights} == {("1/2", "1/8", False)}
+    assert [(row["window"], row["sample"]) for row in seen.weights] == [(i // 8, i) for i in range(24)]
     right = run(CELL.replace("loss.backward()", "(loss / 4).backward()"))
     assert right.result("GA-EQ-001").outcome is Outcome.HOLDS
     assert right.outcome is not Outcome.REFUTED
+    assert {(row["weight"], row["ok"]) for row in right.weights} == {("1/8", True)}
+    uneven = run(CELL.replace("loss.backward()", "(loss if i % 4 == 3 else loss / 4).backward()"))
+    assert [row["weight"] for row in uneven.weights[:8]] == ["1/8"] * 6 + ["1/2"] * 2
 
 
 def test_what_a_cell_raises_is_raised_and_what_was_seen_is_kept() -> None:

@@ -145,6 +145,7 @@ def test_json_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert gradproof("--format", "json", "--", "jobs/train.py", "refuted") == 1
     out, err = capfd.readouterr()
     assert json.loads(out)["subject"] == "jobs/train.py"
+    assert json.loads(out)["seconds"]["all"] > 0
     assert "arguments ['refuted']" in err
 
 

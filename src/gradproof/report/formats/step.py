@@ -139,8 +139,8 @@ def setting(verification: Verification) -> str:
     c = verification.config
     known = {"accum_steps": "accum-steps", "micro_batch": "micro-batch", "windows": "windows", "tail": "tail"}
     named = [f"{shown} {one_line(c[key])}" for key, shown in known.items() if c.get(key) is not None]
-    told = {*known, "inferred", *(key for key, one in c.items() if one is None)}
-    rest = [f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in told]
+    shown_already = {*known, "inferred", *(key for key, one in c.items() if one is None)}
+    rest = [f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in shown_already]
     rest += ["accum-steps as the run shows"] if c.get("inferred") else []
     return " · ".join([*named, *rest])
 

@@ -437,13 +437,14 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         write_json(job, {"script": asdict(script), "result": str(result), "options": options})
-        process = subprocess.Popen(command(str(job), flags=script.flags), stdout=stdout)
+        began, process = time.monotonic(), subprocess.Popen(command(str(job), flags=script.flags), stdout=stdout)
         status, interrupted = _wait(process)
         try:
             found = answered(result, script.shown)
         except (OSError, ValueError) as e:
             reason = f"the script's process ended with exit code {status} and left no answer: {e}"
             found = undecided(script.shown, options, Outcome.ERROR, reason)
+    found.seconds["all"] = round(time.monotonic() - began, 3)
     return Watched(found, status, interrupted)
 
 

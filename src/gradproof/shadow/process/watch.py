@@ -160,6 +160,8 @@ class ScriptWatch(Monitor):
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         results = {one.obligation: one for one in judge.results()}
         found.assumptions += judge.assumptions() if results else []
+        decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
+        found.weights = judge.shares() if "GA-EQ-001" in decided else []
         for one in results.values():
             if one.outcome is Outcome.HOLDS and doubt is not None:
                 one.outcome, (one.reason, one.location), one.help = Outcome.OPAQUE, doubt, FUNCTION

@@ -297,6 +297,21 @@ class OneRun(Judging):
         what = f"each sample of window {window.shown} has one weight"
         return "", most, self._open(EQ, f"{what}; they add up to {near(most)}, and in a mean to 1", line)
 
+    def shares(self) -> list[dict[str, Any]]:
+        """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
+        rows = list[dict[str, Any]]()
+        for window, (_, total, _) in [(window, self._scaled(window)) for window in self.windows]:
+            name, value = next(iter(window.step.gradients.items()), ("", {}))
+            own = sorted(next(iter(window.weights(value).values()), {}).items())
+            numbers = [number for _, weight in own if (number := self.number(weight)) is not None]
+            if total is None or not sum(numbers) or not len(window.samples) == len(numbers) == len(own):
+                return []
+            right = Fraction(1, len(own))
+            for by in (total * number / sum(numbers) for number in numbers):
+                stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
+                rows.append({"window": window.step.window, "sample": len(rows), **stated})
+        return rows
+
     def _differing(self, totals: Sequence[Fraction | None]) -> Result | None:
         """A window whose weights add up to something else than those of another, as a tail by the wrong N."""
         scales = [total for total in totals if total is not None]
