@@ -18,6 +18,17 @@ class LengthGrows(epochs.Epochs):
         return now if bool(now > opened) else opened
 
 
+class LengthShrinks(epochs.Epochs):
+    """A smaller N counts at once, inside the window; a larger one from the next window on."""
+
+    def length(self, opened: Any, now: Any) -> Any:
+        return now if bool(now < opened) else opened
+
+
+LENGTHS = (
+    ("length_grows", "GA-SCHED-002", "mmcv#2093", LengthGrows),
+    ("length_shrinks", "GA-SCHED-002", "mmcv#2093", LengthShrinks),
+)
 SYNCHRONISING: Mapping[str, Mutant] = {
     name: replace(WINDOW_BUGS[name], obligation="GA-SYNC-001") for name, _, _ in BROKEN["one_sync_a_window"][1]
 }
@@ -26,7 +37,7 @@ MUTANTS: Mapping[str, Mutant] = {
     **batch_plans.MUTANTS,
     **optimizer_state.MUTANTS,
     **epochs.MUTANTS,
-    **registered([("length_grows", "GA-SCHED-002", "mmcv#2093", LengthGrows)]),
+    **registered(LENGTHS),
     **tails.MUTANTS,
     **SYNCHRONISING,
 }
