@@ -57,7 +57,7 @@ def command(options: Options, format_: str, out: Path | None, first: bool) -> in
         return made.code
     from rich.console import Console
 
-    from gradproof.report.formats.markdown import draw
+    from gradproof.report.text import draw
 
     draw(markdown(made, bool(select)), Console())
     return made.code

@@ -192,8 +192,9 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         return text
     if name == "text":
         from gradproof.report.formats import markdown
+        from gradproof.report.text import plain
 
-        return "\n".join(markdown.plain(markdown.overview(report)) for report in reports)
+        return "\n".join(plain(markdown.overview(report)) for report in reports)
     from gradproof.report.text import rendering
 
     if name == "html" and len(reports) > 1:
@@ -395,13 +396,14 @@ def published(
     from rich.console import Console
 
     from gradproof.report.formats import markdown, summary
+    from gradproof.report.text import draw
 
     reports = session.reports(run)
     for report in reports:
         report |= about(claims, report)
     page = session.write(reports)
     for report in reports if text and verbose else ():
-        markdown.draw(markdown.overview(report), Console())
+        draw(markdown.overview(report), Console())
     console = Console(stderr=verbose or not text)
     summary.render(reports, console, before, page, None if verbose else summary.LINES)
     return reports

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -165,6 +166,46 @@ def glossary() -> dict[str, tuple[str, str]]:
     lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
+
+
+# -- Markdown of GitHub's dialect, and how it is shown.
+_SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def escape(text: object) -> str:
+    """`text` on one line, with nothing left that Markdown or HTML would read."""
+    words = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _SPECIAL.sub(r"\\\1", words)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table, or the word "none" where there is no row."""
+    body = [f"| {' | '.join(escape(value) for value in row)} |" for row in rows]
+    if not body:
+        return "None."
+    return "\n".join([f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}", *body])
+
+
+def bullets(items: Iterable[object]) -> str:
+    """A list, or the word "none"."""
+    return "\n".join(f"- {escape(item)}" for item in items) or "None."
+
+
+def plain(text: str) -> str:
+    """Markdown without its escapes and bold type; what stands between fences stays as it is."""
+    parts = text.replace("**", "").split("```")
+    return "```".join(part if i % 2 else html.unescape(_ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
+
+
+def draw(text: str, console: Console) -> None:
+    """Print Markdown; where it goes to no terminal, as plain text of which nothing is wrapped."""
+    if console.is_terminal:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(text))
+    else:
+        console.file.write(plain(text))
 
 
 # -- A few lines on a terminal or in a pipe.

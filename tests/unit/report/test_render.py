@@ -36,7 +36,7 @@ def in_terminal(report: Report, width: int = 0, colour: bool = False) -> str:
     out = io.StringIO()
     system = "standard" if colour else None
     console = Console(file=out, width=width or 100, force_terminal=bool(width), color_system=system)  # type: ignore[arg-type]
-    markdown.draw(markdown.overview(report), console)
+    fmt.draw(markdown.overview(report), console)
     return out.getvalue()
 
 
@@ -208,7 +208,7 @@ def test_nothing_is_printed_before_a_refusal() -> None:
     report["totals"]["broken"] = 3
     out = io.StringIO()
     with pytest.raises(GradproofError):
-        markdown.draw(markdown.overview(report), Console(file=out))
+        fmt.draw(markdown.overview(report), Console(file=out))
     assert out.getvalue() == ""
 
 

@@ -16,7 +16,7 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
-from gradproof.report import build as reports, consistency
+from gradproof.report import build as reports, consistency, text
 from gradproof.report.formats import html, jsonreport, markdown
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
@@ -53,7 +53,7 @@ def built(toy: Workspace, make: Maker = right, state: str = "complete", fresh: b
 def shown(report: dict[str, Any]) -> list[str]:
     """Every rendering of a report."""
     return [
-        markdown.plain(markdown.overview(report)),
+        text.plain(markdown.overview(report)),
         jsonreport.render(report),
         markdown.render(report),
         html.render(report),

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
-from gradproof.report.text import compact, grouped, plural, when
+from gradproof.report.text import bullets, compact, escape, grouped, plural, table, when
 
 
 # -- From evidence to the verdict on a claim of the field: two tables, and a short reading of them.
@@ -324,8 +324,6 @@ def _check(check: Named) -> str:
 
 def markdown(made: Claims, details: bool = True) -> str:
     """The ledger, a table for each source; with `details` what was found of each row, and its commands."""
-    from gradproof.report.formats.markdown import bullets, escape, table
-
     head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the stored evidence; no verdict is written."
     parts = ["# Claims of the field", escape(headline(made)), escape(head)]
     parts.append(table(("Verdict", "Claims"), [(v, n) for v, n in made.totals.verdicts.items()]))

@@ -5,57 +5,14 @@ A terminal shows Markdown as rich draws it; a pipe or a file gets it as plain te
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gradproof.core.outcome import Layer
 from gradproof.report import charts, rounding, stories, views
 from gradproof.report.consistency import Report, effect_of, require
 from gradproof.report.studies import FRESH
-from gradproof.report.text import compact, grouped, heads, one_line, plural, ratio, sci, seconds, when
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-_ESCAPED = re.compile(r"\\(.)")
-
-
-def escape(text: object) -> str:
-    """`text` on one line, with nothing left that Markdown or HTML would read."""
-    plain = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _SPECIAL.sub(r"\\\1", plain)
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table, or the word "none" where there is no row."""
-    body = [f"| {' | '.join(escape(value) for value in row)} |" for row in rows]
-    if not body:
-        return "None."
-    return "\n".join([f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}", *body])
-
-
-def bullets(items: Iterable[object]) -> str:
-    """A list, or the word "none"."""
-    return "\n".join(f"- {escape(item)}" for item in items) or "None."
-
-
-def plain(text: str) -> str:
-    """Markdown without its escapes and bold type; what stands between fences stays as it is."""
-    parts = text.replace("**", "").split("```")
-    return "```".join(part if i % 2 else html.unescape(_ESCAPED.sub(r"\1", part)) for i, part in enumerate(parts))
-
-
-def draw(text: str, console: Console) -> None:
-    """Print Markdown; where it goes to no terminal, as plain text of which nothing is wrapped."""
-    if console.is_terminal:
-        from rich.markdown import Markdown
-
-        console.print(Markdown(text))
-    else:
-        console.file.write(plain(text))
+from gradproof.report.text import bullets, compact, escape, grouped, heads, plural, ratio, sci, seconds, table, when
 
 
 def overview(report: Report) -> str:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
-from gradproof.report.formats import markdown
+from gradproof.report import text as fmt
 from gradproof.report.text import clean, compact, near, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
@@ -262,31 +262,29 @@ def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
 
 def terminal(verification: Verification, console: Console) -> None:
     """Print the verification; where it goes to no terminal, as plain text of which nothing is wrapped."""
-    markdown.draw(render_markdown(verification), console)
+    fmt.draw(render_markdown(verification), console)
 
 
 def text(verification: Verification) -> str:
     """The Markdown without its escapes and bold type, a sentence a line."""
-    return markdown.plain(render_markdown(verification))
+    return fmt.plain(render_markdown(verification))
 
 
 def render_markdown(verification: Verification) -> str:
     """The verification as Markdown for a CI step summary. Everything that is not fixed text is escaped."""
     v = verification
-    parts = [f"# {markdown.escape(title(v))}: {markdown.escape(v.subject)}", markdown.escape(summary(v))]
-    parts += [markdown.escape(setting(v)), *(_section(block) for block in blocks(v))]
+    parts = [f"# {fmt.escape(title(v))}: {fmt.escape(v.subject)}", fmt.escape(summary(v))]
+    parts += [fmt.escape(setting(v)), *(_section(block) for block in blocks(v))]
     if not v.results:
         parts.append(UNDECIDED)
     for name, rows in tables(v):
         kept, more = cut(rows, 10 * ROWS)
         heads = list(dict.fromkeys(key for row in kept for key in row))[:COLUMNS]
         body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
-        parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
+        parts += [f"## {name}", fmt.table([fmt.escape(h) for h in heads], body)]
         parts += [f"And {more} more in the JSON form."] if more else []
     rest = [
-        f"**{name}:**\n\n{markdown.bullets(items)}"
-        if len(items) > 1
-        else f"**{name}:** {markdown.escape(*items or ['none'])}"
+        f"**{name}:**\n\n{fmt.bullets(items)}" if len(items) > 1 else f"**{name}:** {fmt.escape(*items or ['none'])}"
         for name, items in facts(v)
     ]
     return "\n\n".join([*parts, "## What this rests on", *rest]) + "\n"
@@ -294,22 +292,22 @@ def render_markdown(verification: Verification) -> str:
 
 def _section(block: Block) -> str:
     r = block.first
-    parts = [f"## {SYMBOL[block.effect]} {markdown.escape(block.names)}: {markdown.escape(block.state)}"]
+    parts = [f"## {SYMBOL[block.effect]} {fmt.escape(block.names)}: {fmt.escape(block.state)}"]
     reach = f"Reach: {block.reach}" if block.reach else ""
-    parts += [markdown.escape(sentence(words)) for words in (block.says, reach, r.reason) if words]
+    parts += [fmt.escape(sentence(words)) for words in (block.says, reach, r.reason) if words]
     if block.effect is Effect.OPEN:
         parts.append(UNDECIDED)
     if r.location is not None and r.location.file:
         line = quoted(r.location)
-        parts.append(f"At {markdown.escape(shown(r.location))}" + (f": {markdown.escape(line)}" if line else ""))
+        parts.append(f"At {fmt.escape(shown(r.location))}" + (f": {fmt.escape(line)}" if line else ""))
     for name, data in (("Counterexample", numbers(r)), ("Detail", r.details)):
         kept, more = cut(pairs(data), 10 * ITEMS)
         if kept:
-            parts.append(markdown.table((name, "Value"), kept))
+            parts.append(fmt.table((name, "Value"), kept))
         if more:
             parts.append(f"And {more} more in the JSON form.")
     if drawn := run_of(r):
         parts.append("\n".join(["```text", *(line.replace("`", "'") for line in drawn), "```"]))
     if r.help:
-        parts.append(f"**Help:** {markdown.escape(sentence(r.help))}")
+        parts.append(f"**Help:** {fmt.escape(sentence(r.help))}")
     return "\n\n".join(parts)
