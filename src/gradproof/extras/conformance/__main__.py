@@ -6,15 +6,12 @@ Exit code 0: some rows held, and none was refuted or crashed; 1 otherwise. Rows 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from gradproof.core.files import write_whole
 
 if TYPE_CHECKING:
     from gradproof.extras.conformance.report import KernelResult
@@ -78,13 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print one line a row, write the document, and return the exit code."""
     o = options(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; deterministic products need it
-    from gradproof.extras.conformance.report import ERROR, HOLDS, REFUTED, document, line
+    from gradproof.extras.conformance.report import ERROR, HOLDS, REFUTED, document, line, write
 
     found = sections(o, lambda r: print(line(r), flush=True))
     data = document(o.device, "quick" if o.quick else "full", found, seed=o.seed, **closed_forms())
     print(" ".join(f"{name}={count}" for name, count in data["summary"].items()))
     if o.out:
-        write_whole(o.out, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
+        write(o.out, data)
     summary = data["summary"]
     return int(not summary[HOLDS] or bool(summary[REFUTED] + summary[ERROR]))
 

@@ -8,6 +8,7 @@ a bound 32 times smaller: inputs that do not refute that one say nothing, and th
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -15,12 +16,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradproof import __version__
 from gradproof.arith.formats import FORMATS
+from gradproof.core.files import write_whole
 from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
 
 SCHEMA = "gradproof-kernels/1"
@@ -136,6 +139,11 @@ def document(device: str, mode: str, sections: Mapping[str, Sequence[KernelResul
         "sections": {name: [plain(asdict(r)) for r in results] for name, results in sections.items()},
         **{name: plain(value) for name, value in more.items()},
     }
+
+
+def write(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a document, whole or not at all. Raises ValueError for NaN and infinities, OSError."""
+    write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
 
 
 def line(r: KernelResult) -> str:
