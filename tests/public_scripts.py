@@ -14,19 +14,17 @@ import gzip
 import json
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-LIMIT = 900.0
+from tests.docs.peers import LIMIT, ran
+
 HEAD = """# Scripts that others wrote
 
 Written by `python -m tests.public_scripts CLONES --out docs/scripts.md`; do not edit. CLONES is a folder of clones;
@@ -213,7 +211,6 @@ class Answer:
     held: int
     judged: int
     seconds: float
-    processor: float
     adapter: int
     line: str
 
@@ -233,26 +230,19 @@ def watched(python: str, folder: Path, script: Script, sed: str) -> Answer:
     before = path.read_text(encoding="utf-8")
     out = folder / "verdict.json"
     command = [python, "-m", "gradproof", "watch", *script.options, "--format", "json", "--out", str(out), "--", python]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    start, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [*command, script.file, *script.arguments], cwd=folder, env=env, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
-    seconds, now = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = ran(python, folder, *command, script.file, *script.arguments)
     if not out.is_file():
-        raise RuntimeError(f"{script.file}: no verdict:\n{done.stdout[-3000:]}")
+        raise RuntimeError(f"{script.file}: no verdict:\n{done.said[-3000:]}")
     data = json.loads(out.read_text(encoding="utf-8"))
     rows = [r for r in data["results"] if r.get("applies", True)]
-    word = {0: HOLDS, 1: REFUTED, 4: OPEN}.get(done.returncode, f"exit code {done.returncode}")
+    word = {0: HOLDS, 1: REFUTED, 4: OPEN}.get(done.code, f"exit code {done.code}")
     named = [r for r in rows if r["outcome"] == "REFUTED"] or [r for r in rows if r["outcome"] != "HOLDS"]
     where = next((r["location"] for r in named if r.get("location")), None)
     line = f"{Path(where['file']).name}:{where['line']}" if where else ""
     held = sum(r["outcome"] == "HOLDS" for r in rows)
-    processor = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     adapter = len(set(path.read_text(encoding="utf-8").splitlines()) - set(before.splitlines()))
     obligations = tuple(r["obligation"] for r in named)
-    return Answer(word, obligations, held, len(rows), seconds, processor, adapter, line)
+    return Answer(word, obligations, held, len(rows), done.seconds, adapter, line)
 
 
 def key(script: Script, form: str) -> str:

@@ -292,42 +292,78 @@ class WindowLeftOpen(AtTheEnd):
 
 
 class LowBuffer(Accumulation):
-    """Gradients pass through fp16 on their way into the buffer while `low` says so."""
+    """Gradients pass through fp16 on their way into the buffer, in windows that `low` names: from the second on.
 
-    low = False
+    `held`: micro-batches of this window so far; `closed`: windows before it; `skipped`: the step before it was.
+    """
+
+    held, closed, skipped = 0, 0, False
+
+    def low(self, config: Config) -> bool:
+        """Whether this window is rounded."""
+        return self.closed > 0
 
     def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
         """The buffer's format, and the value of another one."""
-        narrow = tuple(round_to(round_to(g, "fp16"), config.buffer_format) for g in grads) if self.low else grads
-        return super().accumulate(buffer, narrow, config)
+        self.held += 1
+        return super().accumulate(buffer, narrowed(grads, config) if self.low(config) else grads, config)
+
+    def step(self, record: Record, config: Config) -> bool:
+        """The window is over."""
+        performed = super().step(record, config)
+        self.held, self.closed, self.skipped = 0, self.closed + 1, not performed
+        return performed
+
+
+def narrowed(values: Vector, config: Config) -> Vector:
+    """Numbers that pass through fp16 into the buffer's format."""
+    return tuple(round_to(round_to(v, "fp16"), config.buffer_format) for v in values)
 
 
 class Fp16AfterSkip(LowBuffer):
     """The buffer is fp16 after a skipped step: it is allocated anew, in the parameters' format."""
 
-    def step(self, record: Record, config: Config) -> bool:
-        """Remember whether the step was skipped."""
-        performed = super().step(record, config)
-        self.low = not performed
-        return performed
+    def low(self, config: Config) -> bool:
+        """Until a step is performed."""
+        return self.skipped
 
 
 class Fp16UnderScale(LowBuffer):
-    """The buffer is fp16 where the loss is scaled."""
+    """The buffer is fp16 where the loss is scaled: scaling is for fp16."""
 
-    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
-        """Scaling is for fp16, so the buffer is."""
-        self.low = config.loss_scale is not None
-        return super().accumulate(buffer, grads, config)
+    def low(self, config: Config) -> bool:
+        """In every window or in none."""
+        return config.loss_scale is not None
 
 
 class Fp16UnderClip(LowBuffer):
-    """The buffer is fp16 where a clip follows."""
+    """The buffer is fp16 where a clip follows: the norm is taken of the parameters' format."""
+
+    def low(self, config: Config) -> bool:
+        """In every window or in none."""
+        return config.max_norm is not None
+
+
+class SumsRounded(LowBuffer):
+    """A sum passes through fp16 where there is something to add to; a window of one micro-batch is right."""
 
     def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
-        """The norm is taken of the parameters' format."""
-        self.low = config.max_norm is not None
-        return super().accumulate(buffer, grads, config)
+        """The gradients are as they come."""
+        self.held += 1
+        sums = Accumulation.accumulate(self, buffer, grads, config)
+        return narrowed(sums, config) if self.held > 1 and self.low(config) else sums
+
+
+class SumsRoundedUnderScale(SumsRounded, Fp16UnderScale):
+    """The same where the loss is scaled."""
+
+
+class SumsRoundedUnderClip(SumsRounded, Fp16UnderClip):
+    """The same where a clip follows."""
+
+
+class SumsRoundedAfterSkip(SumsRounded, Fp16AfterSkip):
+    """The same after a skipped step."""
 
 
 class FirstWindowRounded(Accumulation):
@@ -343,53 +379,6 @@ class FirstWindowRounded(Accumulation):
         """The first window is over."""
         super().update(record, config)
         self.begun = True
-
-
-class SumsRounded(Accumulation):
-    """A sum passes through fp16 where there is something to add to, in windows that `low` names."""
-
-    held, closed, skipped = 0, 0, False
-
-    def low(self, config: Config) -> bool:
-        """From the second window on."""
-        return self.closed > 0
-
-    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
-        """A window of one micro-batch rounds nothing twice."""
-        self.held += 1
-        sums = super().accumulate(buffer, grads, config)
-        low = self.held > 1 and self.low(config)
-        return tuple(round_to(round_to(s, "fp16"), config.buffer_format) for s in sums) if low else sums
-
-    def step(self, record: Record, config: Config) -> bool:
-        """The window is over."""
-        performed = super().step(record, config)
-        self.held, self.closed, self.skipped = 0, self.closed + 1, not performed
-        return performed
-
-
-class SumsRoundedUnderScale(SumsRounded):
-    """The same where the loss is scaled."""
-
-    def low(self, config: Config) -> bool:
-        """Scaling is for fp16, so the sums are."""
-        return config.loss_scale is not None
-
-
-class SumsRoundedUnderClip(SumsRounded):
-    """The same where a clip follows."""
-
-    def low(self, config: Config) -> bool:
-        """The norm is taken of fp16 numbers."""
-        return config.max_norm is not None
-
-
-class SumsRoundedAfterSkip(SumsRounded):
-    """The same after a skipped step."""
-
-    def low(self, config: Config) -> bool:
-        """The buffer is allocated anew, in the parameters' format."""
-        return self.skipped
 
 
 CROSSED = [

@@ -154,7 +154,8 @@ class Ran:
 def ran(python: str, folder: Path, *command: str) -> Ran:
     """Run a command in a folder, with the interpreter's own commands first on the path."""
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1", "PATH": path, "CI": ""}
+    ours = {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "CI": ""}
+    env = {**os.environ, **ours, "PATH": path}
     start, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

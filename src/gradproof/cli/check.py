@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import Seconds, allow_undecided, together
+from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
 from gradproof.evidence.environment import present
 
@@ -34,10 +34,6 @@ result = together(
     allow_undecided,
 )
 """What `check` and `watch` do with a verification. `much`: its text is a few lines, all, or what does not hold."""
-
-
-SOON, LATE = 2.0, 30.0
-"""Seconds until a terminal hears what takes long, and between two lines of it anywhere."""
 
 
 @click.command("check")

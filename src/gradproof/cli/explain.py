@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from gradproof.core.outcome import (
     Outcome,
     Reach,
 )
-from gradproof.report.text import glossary
+from gradproof.report.text import first_words, glossary
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
@@ -95,7 +94,7 @@ def _cut(line: str) -> str:
     """A detail in at most two rows, a title in five, and no broken word."""
     indent = line[: len(line) - len(line.lstrip())]
     most = (2 if indent else 5) * WIDTH - len(indent)
-    return indent + textwrap.shorten(line.strip(), most, placeholder=" ...", break_on_hyphens=False)
+    return indent + first_words(line.strip(), most)
 
 
 def _word(word: str) -> Iterator[str]:

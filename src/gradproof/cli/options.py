@@ -41,6 +41,8 @@ def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
     return click.option(*names, cls=Renamed, old=[old], **given)
 
 
+SOON, LATE = 2.0, 30.0
+"""Seconds until a first line says what takes long, and between two of them."""
 MICRO_BATCH, ACCUM_STEPS = "Samples of a micro-batch.", "Micro-batches of a window."
 json_option = click.option("--json", "json_", is_flag=True, help="The same as --format json.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print everything, not a few lines.")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from gradproof.cli.options import LATE, SOON
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, Effect, Outcome
 from gradproof.core.schemas.evidence import Evidence
@@ -20,7 +21,6 @@ from gradproof.report.text import compact, seconds as duration
 
 COLOUR = {Effect.DISCHARGED: "green", Effect.BROKEN: "red", Effect.OPEN: "yellow"}
 SHOWN = 100
-FIRST, EVERY = 2.0, 30.0  # seconds until the first line of a pipe, and between two of them
 NAMED = 3
 
 
@@ -62,7 +62,7 @@ class Sparse:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.begun, self.broken = clock, clock(), 0
-        self.due = self.begun + FIRST
+        self.due = self.begun + SOON
 
     def __call__(self, event: Event) -> None:
         """Print a line where one is due."""
@@ -73,7 +73,7 @@ class Sparse:
         now = self.clock()
         if now < self.due or event.done == event.total:
             return
-        self.due = now + EVERY
+        self.due = now + LATE
         parts = [f"[{event.done}/{event.total}] {duration(now - self.begun)}"]
         parts += [f"{self.broken} BROKEN"] if self.broken else []
         click.echo("; ".join([*parts, *_doing(event)]), err=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,11 @@ def near(path: object) -> str:
         return str(Path(str(path)).relative_to(Path.cwd()))
     except (OSError, ValueError):
         return str(path)
+
+
+def first_words(text: str, most: int) -> str:
+    """The text in one line, or its first words and dots, in at most so many characters."""
+    return textwrap.shorten(text, most, placeholder=" ...", break_on_hyphens=False)
 
 
 def sci(x: float | None) -> str:
@@ -160,6 +166,7 @@ GLOSSARY = "docs/glossary.md"
 """A table of words of outputs and docs, several with one meaning by commas, with an example each."""
 
 
+@cache
 def glossary() -> dict[str, tuple[str, str]]:
     """The words with meaning and example, from the page that comes with the reference workspace."""
     root = reference()

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from toy_workspace import answer, check, recorded
 
-from gradproof.cli.progress import EVERY, FIRST, Sparse, _bar
+from gradproof.cli.options import LATE, SOON
+from gradproof.cli.progress import Sparse, _bar
 from gradproof.core.check import Finding
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import Workspace
@@ -27,12 +28,12 @@ def test_a_pipe_gets_a_line_after_two_seconds_and_every_half_minute(capsys: pyte
         sparse(Progress("tick", None, None, 3, 9, running, {}, "", 61.0))
         return capsys.readouterr().err.splitlines()
 
-    assert lines(FIRST / 2) == []
-    [line] = lines(FIRST)
+    assert lines(SOON / 2) == []
+    [line] = lines(SOON)
     assert line == "[3/9] 2.00 s; about 1 min 01 s left; running K-2 40 s, K-1 3 s, K-4 2 s and 1 more"
-    assert lines(FIRST + EVERY - 1) == []
-    assert len(lines(FIRST + EVERY)) == 1
-    now[0] += 2 * EVERY
+    assert lines(SOON + LATE - 1) == []
+    assert len(lines(SOON + LATE)) == 1
+    now[0] += 2 * LATE
     sparse(Progress("finished", None, None, 9, 9, {}))
     assert capsys.readouterr().err == ""
 

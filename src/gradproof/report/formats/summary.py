@@ -7,7 +7,6 @@ sentence is a line, and nothing is wrapped.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, NEXT, NO_WORKSPACE, Effect, Exit, Outcome, worst
 from gradproof.report import views
 from gradproof.report.consistency import Report, effect_of, require, required_ids, waived_ids
-from gradproof.report.text import Line, near, one_line, plural, printed, seconds, when
+from gradproof.report.text import Line, first_words, near, one_line, plural, printed, seconds, when
 
 COLUMNS = 100
 LINES, GREEN = 40, 25
@@ -146,7 +145,7 @@ def _block(reason: Reason, most: int | None) -> Iterator[Line]:
 
 def _cut(text: str, most: int | None) -> str:
     """The text, or its first words and dots."""
-    return text if most is None else textwrap.shorten(text, most, placeholder=" ...", break_on_hyphens=False)
+    return text if most is None else first_words(text, most)
 
 
 def reasons(report: Report, whole: bool = False) -> Iterator[Reason]:
