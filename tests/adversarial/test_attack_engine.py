@@ -158,17 +158,18 @@ def test_a_step_that_declines_the_cases_in_which_it_is_wrong(subject: Any) -> No
 def test_a_save_that_keeps_size_and_time_is_seen_by_the_watch(green: Path) -> None:
     import os
 
-    from gradproof.cli import verify as saves
+    from gradproof.cli.verify import Watcher, affected
 
     asked, path = session(green), green / MODEL
-    before, was = saves.seen(asked.workspace, ()), path.stat()
+    watcher = Watcher(asked.options)
+    before, was = watcher.look(), path.stat()
     text = path.read_text(encoding="utf-8").replace("sum(grads) / len(grads)\n", "sum(grads) * len(grads)\n", 1)
     path.write_text(text, encoding="utf-8")
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (was.st_size, was.st_mtime_ns)
-    assert saves.seen(asked.workspace, ()) != before
+    assert watcher.look() != before
     statuses = asked.statuses(asked.checks)
-    assert {c.id for c in saves.affected(asked.checks, statuses)} == {c.id for c in asked.checks}
+    assert {c.id for c in affected(asked.checks, statuses)} == {c.id for c in asked.checks}
     assert seen(asked.judged(asked.contracts[0], statuses)).red
 
 

@@ -69,7 +69,7 @@ def less(kept: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         ("factor", lambda n, own: n - 1),  # the quotients are free
         ("factor", lambda n, own: n - 1 + Fraction(own, 2)),  # a quotient costs half
         ("factor", lambda n, own: Fraction(9, 10) * (n - 1 + own)),
-        ("rounded", lambda k, error, reach: lambda z: z + k.real("free")),
+        ("rounded", lambda k, drawn, error, reach: lambda z: z + drawn[0]),
     ],
 )
 def test_less_room_is_refuted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
