@@ -592,4 +592,4 @@ def test_numbers_that_are_returned_lead_python_nowhere(
 
     monkeypatch.setattr(check, "attempted", noted)
     found = check_whole(trains, "step", Request())
-    assert (found.outcome, sorted(set(tried))) == (HOLDS, seeds), found.reasons
+    assert (found.outcome, sorted(set(tried))) == (HOLDS, seeds), found.results
