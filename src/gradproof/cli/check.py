@@ -173,6 +173,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option("--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: the first]")
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End the script after N windows.")
 @result
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(
@@ -199,10 +200,13 @@ def watch(
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
     seen.verification.allow_undecided = names
-    show(seen.verification, format_, out, much, not apart, BESIDE)
+    show(seen.verification, format_, out, much, not apart, BESIDE + bool(seen.left))
+    if seen.left:
+        click.echo(f"not put back: {'; '.join(seen.left)}", err=True)
     code = INTERRUPTED if seen.interrupted else seen.code
-    said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
-    click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
+    ended = f"was stopped after window {seen.stopped}" if seen.stopped else f"ended with exit code {seen.status}"
+    failed = ": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status and not seen.stopped else ""
+    click.echo(f"{script.shown} {ended}; gradproof ends with {code}{failed}", err=True)
     return code
 
 
