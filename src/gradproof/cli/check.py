@@ -78,7 +78,8 @@ def command(
     """Verify that FUNCTION accumulates gradients correctly.
 
     FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
-    trains as it always does. It is called with micro-batches and with the full batch; what it prints goes to stderr.
+    trains as it always does. It is called several times, by micro-batches and by the full batch. What its first call
+    prints goes to stderr; of the other calls only the first that raises is heard.
     """
     from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed

@@ -10,7 +10,6 @@ What the user's function prints goes where the parent sent stdout and stderr.
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import os
 import re
@@ -23,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from getopt import GetoptError, getopt
 from pathlib import Path
@@ -213,17 +212,19 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
+    from gradproof.shadow.record.run import first_call
     from gradproof.shadow.verify.check import check_whole
 
     subject = subject or getattr(function, "__qualname__", "function")
     if request.ranks > 1:
         return _on_ranks(function, request, subject)
-    made = check_whole(function, subject, request)
-    equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
-    if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
-        _by_one_run(function, request, made)
-    if request.rounding:
-        _bounded(function, request, made)
+    with first_call(function) as once:
+        made = check_whole(once, subject, request)
+        equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
+        if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
+            _by_one_run(once, request, made)
+        if request.rounding:
+            _bounded(once, request, made)
     return made
 
 
@@ -234,7 +235,7 @@ def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verifica
     from gradproof.shadow.verify.check import run_of
 
     seed(request.seed)
-    with redirect_stdout(io.StringIO()), ScriptWatch() as watch:
+    with ScriptWatch() as watch:
         function(run_of(request))
     found = watch.verification()
     if found.config["accum_steps"] == 1:  # a step after each backward pass: the windows that were asked for are longer
@@ -299,12 +300,14 @@ def worst_of(every: Sequence[Sequence[Result]]) -> list[Result]:
 
 def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     """What one rank finds. `job`: file, function, request, subject, the folder of messages, and its number."""
+    from gradproof.shadow.record.run import first_call
     from gradproof.shadow.verify.check import check_whole
     from gradproof.shadow.whole.group import Group
 
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
-    return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
+    with first_call(function, heard=rank == 0) as once:
+        return check_whole(once, subject, request, Group(rank, request.ranks, Path(folder)))
 
 
 # -- A whole script, watched: a command line of Python taken apart, and run as Python would have run it.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -99,18 +102,68 @@ def seed(number: int) -> None:
 
 
 class Printed:
-    """A stream that keeps what is written to it. It passes on what the function prints of its own data."""
+    """A stream that keeps what is written to it, and passes it on."""
 
-    def __init__(self, stream: Any, passes: bool) -> None:
-        self.stream, self.passes, self.texts = stream, passes, list[str]()
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.texts = stream, list[str]()
 
     def write(self, text: str) -> int:
         """Keep a text; how many characters were written."""
         self.texts.append(text)
-        return int(self.stream.write(text)) if self.passes else len(text)
+        return int(self.stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+@contextmanager
+def first_call(step: Step, heard: bool = True) -> Iterator[Step]:
+    """The function, of which only the first call is `heard`: it is called several times, and would print each time.
+
+    What Python, C code and child processes print in a later call is dropped, unless it is the first one that raises.
+    """
+    before, failed = (sys.stdout, sys.stderr), False
+    streams = [Printed(stream or io.StringIO()) for stream in before]
+
+    def called(run: Any) -> Any:
+        nonlocal heard, failed
+        now, heard = heard, False
+        with tempfile.TemporaryFile() as kept:
+            try:
+                with nullcontext() if now else _apart(kept.fileno(), streams):
+                    return step(run)
+            except BaseException:
+                if not now and not failed:
+                    kept.seek(0)
+                    streams[1].write(kept.read().decode(errors="replace"))
+                failed = True
+                raise
+
+    sys.stdout, sys.stderr = (cast("Any", stream) for stream in streams)
+    try:
+        yield called
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def _apart(kept: int, streams: list[Printed]) -> Iterator[None]:
+    """What is written to the streams, and to the descriptors 1 and 2, goes to the descriptor of a file."""
+    own = [stream.stream for stream in streams]
+    before = [(number, os.dup(number)) for number in (1, 2)]
+    with open(os.dup(kept), "w", buffering=1, errors="replace") as text:
+        try:
+            for stream, (number, _) in zip(streams, before, strict=True):
+                stream.flush()
+                os.dup2(kept, number)
+                stream.stream = text
+            yield
+        finally:
+            for stream, held, (number, copy) in zip(streams, own, before, strict=True):
+                held.flush()
+                stream.stream = held
+                os.dup2(copy, number)
+                os.close(copy)
 
 
 DECIMAL = re.compile(r"(?<![\w.+-])([-+]?\d*)\.(\d+)(?:[eE]([-+]?\d+))?(?![\w.]*\w)")
