@@ -220,8 +220,8 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
         return _on_ranks(function, request, subject)
     with first_call(function) as once:
         made = check_whole(once, subject, request)
-        equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
-        if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
+        outside = [one for one in made.results if one.obligation == "GA-EQ-001" and one.outcome is Outcome.OUTSIDE]
+        if any(one.location in (None, NOWHERE) for one in outside) and not request.fake:
             _by_one_run(once, request, made)
         if request.rounding:
             _bounded(once, request, made)
