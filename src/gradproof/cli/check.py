@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
 
 
+HYDRA = re.compile(r"^\s*(import|from) hydra\b", re.MULTILINE)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md", "html", "junit", "sarif", "github")
 result = together(
@@ -37,7 +41,10 @@ result = together(
 
 
 @click.command("check")
-@click.argument("target", metavar="FILE.py:FUNCTION")
+@click.argument("words", nargs=-1, metavar="FILE.py:FUNCTION | --script FILE.py [-- ARGS]")
+@click.option("--script", metavar="FILE.py", help="A script that is run twice, in place of a function.")
+@click.option("--accum-arg", metavar="NAME=N", help="Of the script: its argument for the micro-batches of a window.")
+@click.option("--batch-arg", metavar="NAME=B", help="Of the script: its argument that makes a batch the full batch.")
 @click.option("--accum-steps", type=int, default=4, show_default=True, help="Micro-batches of a window.")
 @click.option("--micro-batch", type=int, default=2, show_default=True, help="Samples of a micro-batch.")
 @click.option("--windows", type=int, default=2, show_default=True, help="Windows, one optimizer step each.")
@@ -67,7 +74,10 @@ result = together(
 @click.option("--certificate", default="", metavar="FILE", help="Write the log of the run, for an independent checker.")
 @result
 def command(
-    target: str,
+    words: tuple[str, ...],
+    script: str | None,
+    accum_arg: str | None,
+    batch_arg: str | None,
     time_limit: float,
     format_: str,
     out: Path | None,
@@ -80,25 +90,91 @@ def command(
     FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
     trains as it always does. It is called several times, by micro-batches and by the full batch. What its first call
     prints goes to stderr; of the other calls only the first that raises is heard.
+
+    With --script a script takes its place: it runs with NAME=N, and with NAME=1 and the full batch, until --windows
+    are complete. Its own arguments stand behind two dashes.
     """
     from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed
 
-    names = allowed(allow)
+    names, target = allowed(allow), _target(words, script, accum_arg, batch_arg)
     request = Request(**given)
     for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
         writable(path, option)
         if path is not None:
             cleared(path)
-    chosen = target_of(target)
-    present(request.device)
-    with patience(
-        f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
-    ):
-        found = verify(chosen, request, time_limit)
+    if script is not None:
+        with patience(f"{script} runs by micro-batches and by the full batch, for at most {time_limit:g} s of CPU"):
+            found = _of_script(script, words, str(accum_arg), batch_arg, time_limit, given)
+    else:
+        chosen = target_of(target)
+        present(request.device)
+        what = f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+        with patience(what):
+            found = verify(chosen, request, time_limit)
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
+
+
+OF_SCRIPT = {"script", "accum_arg", "batch_arg"}
+BESIDE_SCRIPT = {*OF_SCRIPT, "words", "windows", "seed", "time_limit", "format_", "out", "much", "allow"}
+"""The parameters of check that mean something for a script."""
+
+
+def _target(words: Sequence[str], script: str | None, *arguments: str | None) -> str:
+    """The function to check, or none. Raises GradproofError GP406 for options that do not belong together."""
+    from gradproof.shadow.request import refused
+
+    context = click.get_current_context()
+    stated = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    wrong = sorted(stated - BESIDE_SCRIPT if script is not None else stated & OF_SCRIPT)
+    if wrong:
+        expected = "no such option beside --script" if script is not None else "--script FILE.py beside it"
+        raise refused(wrong[0], context.params[wrong[0]], expected)
+    if script is not None:
+        if any(".py:" in word for word in words[:1]):
+            raise refused("script", script, "FILE.py:FUNCTION or --script FILE.py, and not both")
+        if arguments[0] is None:
+            raise refused("accum-arg", None, "NAME=N, the script's argument for the micro-batches of a window")
+        return script
+    if len(words) != 1:
+        raise click.UsageError(f"expected one FILE.py:FUNCTION, or --script FILE.py; found {' '.join(words) or 'none'}")
+    return words[0]
+
+
+def _argument(script: Path, given: str, option: str) -> str:
+    """NAME=VALUE as the script takes it: as it is with Hydra or with own dashes, and --NAME=VALUE elsewhere."""
+    from gradproof.shadow.request import refused
+
+    name, _, value = given.partition("=")
+    if not name or not value:
+        raise refused(option, given, "NAME=VALUE, an argument of the script")
+    bare = name[0] in "-+" or HYDRA.search(script.read_text(encoding="utf-8", errors="replace"))
+    return given if bare else f"--{given}"
+
+
+def _of_script(
+    path: str, own: Sequence[str], accum: str, batch: str | None, limit: float, given: Mapping[str, Any]
+) -> Verification:
+    """The verification of a script. Raises GradproofError for a mistake, and where its two runs do not fit."""
+    from gradproof.core.processes import PREFIX
+    from gradproof.shadow.process.check import Target, script_of, verify
+    from gradproof.shadow.request import Request, refused
+
+    script = script_of([path, *own])
+    ours = _argument(Path(path), accum, "accum-arg")
+    name, _, number = ours.rpartition("=")
+    if not number.isdecimal() or int(number) < 2:
+        raise refused("accum-arg", accum, "NAME=N, with N 2 or more")
+    full = [f"{name}=1", *([_argument(Path(path), batch, "batch-arg")] if batch else [])]
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        file, runs = Path(folder, "train.py"), (script.name, [*own, ours], [*own, *full])
+        file.write_text(f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{runs!r})\n", encoding="utf-8")
+        request = Request(int(number), windows=given["windows"], seed=given["seed"])
+        found = verify(Target(file, "train", path), request, limit)
+    found.subject = path
+    return found
 
 
 @contextmanager

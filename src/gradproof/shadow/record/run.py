@@ -25,7 +25,7 @@ class Run:
 
     `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
     with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
-    the caller gave, for functions that read it.
+    the caller gave, for functions that read it. `tables`: how many samples tensors from outside may have as well.
     """
 
     accum_steps: int = 4
@@ -37,6 +37,7 @@ class Run:
     tail: int = 0
     tail_samples: int = 0
     optimizer: str | None = None
+    tables: tuple[int, ...] = ()
 
     @property
     def samples(self) -> int:

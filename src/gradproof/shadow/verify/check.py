@@ -188,7 +188,7 @@ def run_of(request: Request) -> Run:
     """The run by micro-batches that a request asks for."""
     return Run(
         request.accum_steps, request.micro_batch, request.windows, request.device, getattr(torch, request.dtype),
-        request.seed, request.tail, optimizer=request.optimizer,
+        request.seed, request.tail, optimizer=request.optimizer, tables=request.tables,
     )  # fmt: skip
 
 
