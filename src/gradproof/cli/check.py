@@ -8,8 +8,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,12 @@ from click.core import ParameterSource
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
+from gradproof.core.processes import PREFIX
 from gradproof.evidence.environment import present
 
 if TYPE_CHECKING:
+    from gradproof.shadow.process.check import Target
+    from gradproof.shadow.request import Request
     from gradproof.shadow.result import Verification
 
 
@@ -43,7 +47,9 @@ result = together(
 @click.command("check")
 @click.argument("words", nargs=-1, metavar="FILE.py:FUNCTION | --script FILE.py [-- ARGS]")
 @click.option("--script", metavar="FILE.py", help="A script that is run twice, in place of a function.")
-@click.option("--accum-arg", metavar="NAME=N", help="Of the script: its argument for the micro-batches of a window.")
+@click.option(
+    "--accum-arg", default="", metavar="NAME=N", help="Of the script: its argument for the micro-batches of a window."
+)
 @click.option("--batch-arg", metavar="NAME=B", help="Of the script: its argument that makes a batch the full batch.")
 @click.option("--accum-steps", type=int, default=4, show_default=True, help="Micro-batches of a window.")
 @click.option("--micro-batch", type=int, default=2, show_default=True, help="Samples of a micro-batch.")
@@ -76,7 +82,7 @@ result = together(
 def command(
     words: tuple[str, ...],
     script: str | None,
-    accum_arg: str | None,
+    accum_arg: str,
     batch_arg: str | None,
     time_limit: float,
     format_: str,
@@ -97,21 +103,25 @@ def command(
     from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed
 
-    names, target = allowed(allow), _target(words, script, accum_arg, batch_arg)
+    _fitting(words, script)
+    names, subject = allowed(allow), script or words[0]
     request = Request(**given)
     for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
         writable(path, option)
         if path is not None:
             cleared(path)
-    if script is not None:
-        with patience(f"{script} runs by micro-batches and by the full batch, for at most {time_limit:g} s of CPU"):
-            found = _of_script(script, words, str(accum_arg), batch_arg, time_limit, given)
-    else:
-        chosen = target_of(target)
-        present(request.device)
-        what = f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
-        with patience(what):
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        if script:
+            file = Path(folder, "train.py")
+            chosen, request = _of_script(file, script, words, accum_arg, batch_arg, request)
+        else:
+            chosen = target_of(subject)
+            present(request.device)
+        with patience(
+            f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+        ):
             found = verify(chosen, request, time_limit)
+    found.subject = subject
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
@@ -122,59 +132,40 @@ BESIDE_SCRIPT = {*OF_SCRIPT, "words", "windows", "seed", "time_limit", "format_"
 """The parameters of check that mean something for a script."""
 
 
-def _target(words: Sequence[str], script: str | None, *arguments: str | None) -> str:
-    """The function to check, or none. Raises GradproofError GP406 for options that do not belong together."""
+def _fitting(words: Sequence[str], script: str | None) -> None:
+    """Raise GradproofError GP406 for options that do not belong together, UsageError for no function or several."""
     from gradproof.shadow.request import refused
 
-    context = click.get_current_context()
-    stated = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    wrong = sorted(stated - BESIDE_SCRIPT if script is not None else stated & OF_SCRIPT)
-    if wrong:
-        expected = "no such option beside --script" if script is not None else "--script FILE.py beside it"
-        raise refused(wrong[0], context.params[wrong[0]], expected)
-    if script is not None:
-        if any(".py:" in word for word in words[:1]):
-            raise refused("script", script, "FILE.py:FUNCTION or --script FILE.py, and not both")
-        if arguments[0] is None:
-            raise refused("accum-arg", None, "NAME=N, the script's argument for the micro-batches of a window")
-        return script
-    if len(words) != 1:
-        raise click.UsageError(f"expected one FILE.py:FUNCTION, or --script FILE.py; found {' '.join(words) or 'none'}")
-    return words[0]
-
-
-def _argument(script: Path, given: str, option: str) -> str:
-    """NAME=VALUE as the script takes it: as it is with Hydra or with own dashes, and --NAME=VALUE elsewhere."""
-    from gradproof.shadow.request import refused
-
-    name, _, value = given.partition("=")
-    if not name or not value:
-        raise refused(option, given, "NAME=VALUE, an argument of the script")
-    bare = name[0] in "-+" or HYDRA.search(script.read_text(encoding="utf-8", errors="replace"))
-    return given if bare else f"--{given}"
+    context, expected = (
+        click.get_current_context(),
+        "no such option beside --script" if script else "--script beside it",
+    )
+    for name in (name for name in context.params if name not in BESIDE_SCRIPT) if script else OF_SCRIPT:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise refused(name, context.params[name], expected)
+    if script and words and re.fullmatch(r".+\.py:[\w.]+", words[0]):
+        raise refused("script", script, f"a script, or the function {words[0]}, and not both")
+    if not script and len(words) != 1:
+        raise click.UsageError(f"Expected one FILE.py:FUNCTION or --script FILE.py, found {' '.join(words) or 'none'}.")
 
 
 def _of_script(
-    path: str, own: Sequence[str], accum: str, batch: str | None, limit: float, given: Mapping[str, Any]
-) -> Verification:
-    """The verification of a script. Raises GradproofError for a mistake, and where its two runs do not fit."""
-    from gradproof.core.processes import PREFIX
-    from gradproof.shadow.process.check import Target, script_of, verify
-    from gradproof.shadow.request import Request, refused
+    file: Path, path: str, own: Sequence[str], accum: str, batch: str | None, request: Request
+) -> tuple[Target, Request]:
+    """A function in a file that runs a script by its own arguments: `--NAME=VALUE`, but with Hydra, or own dashes."""
+    from gradproof.shadow.process.check import Target, script_of
+    from gradproof.shadow.request import refused
 
-    script = script_of([path, *own])
-    ours = _argument(Path(path), accum, "accum-arg")
-    name, _, number = ours.rpartition("=")
-    if not number.isdecimal() or int(number) < 2:
-        raise refused("accum-arg", accum, "NAME=N, with N 2 or more")
-    full = [f"{name}=1", *([_argument(Path(path), batch, "batch-arg")] if batch else [])]
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        file, runs = Path(folder, "train.py"), (script.name, [*own, ours], [*own, *full])
-        file.write_text(f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{runs!r})\n", encoding="utf-8")
-        request = Request(int(number), windows=given["windows"], seed=given["seed"])
-        found = verify(Target(file, "train", path), request, limit)
-    found.subject = path
-    return found
+    name, hydra = script_of([path, *own]).name, HYDRA.search(Path(path).read_text("utf-8", "replace"))
+    first, *rest = (one if hydra or one[:1] in "-+" else f"--{one}" for one in (accum, batch) if one is not None)
+    argument, _, number = first.rpartition("=")
+    if not argument.strip("-") or not number.isdecimal() or int(number) < 2:
+        raise refused("accum-arg", accum, "NAME=N, the script's argument for the micro-batches of a window, 2 or more")
+    if batch is not None and not all(batch.partition("=")):
+        raise refused("batch-arg", batch, "NAME=B, the script's argument for its batch, and the full batch")
+    runs = (name, [*own, first], [*own, f"{argument}=1", *rest])
+    file.write_text(f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{runs!r})\n", encoding="utf-8")
+    return Target(file, "train", path), replace(request, accum_steps=int(number))
 
 
 @contextmanager

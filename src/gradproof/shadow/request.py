@@ -40,8 +40,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
     bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
-    that a model of any size fits. `certificate`: the file that the log of the run goes to. `tables`: how many samples
-    tensors may have that are made before the first window.
+    that a model of any size fits. `certificate`: the file that the log of the run goes to. `tables`: what has more
+    rows than the full batch is a table of samples.
     Raises GradproofError GP406 for a value out of range.
     """
 
@@ -58,7 +58,7 @@ class Request:
     ranges: tuple[str, ...] = ()
     fake: bool = False
     certificate: str = ""
-    tables: tuple[int, ...] = ()
+    tables: bool = False
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -219,13 +219,13 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
     subject = subject or getattr(function, "__qualname__", "function")
     if request.ranks > 1:
         return _on_ranks(function, request, subject)
-    with first_call(function) as once:
-        made = check_whole(once, subject, request)
-        outside = [one for one in made.results if one.obligation == "GA-EQ-001" and one.outcome is Outcome.OUTSIDE]
-        if any(one.location in (None, NOWHERE) for one in outside) and not request.fake:
-            _by_one_run(once, request, made)
-        if request.rounding:
-            _bounded(once, request, made)
+    function = first_call(function)
+    made = check_whole(function, subject, request)
+    equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
+    if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
+        _by_one_run(function, request, made)
+    if request.rounding:
+        _bounded(function, request, made)
     return made
 
 
@@ -307,8 +307,8 @@ def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
 
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
-    with first_call(function, heard=rank == 0) as once:
-        return check_whole(once, subject, request, Group(rank, request.ranks, Path(folder)))
+    function = first_call(function, heard=rank == 0)
+    return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
 
 
 # -- A whole script, watched: a command line of Python taken apart, and run as Python would have run it.

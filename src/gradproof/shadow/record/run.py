@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, cast
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ class Run:
 
     `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
     with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
-    the caller gave, for functions that read it. `tables`: how many samples tensors from outside may have as well.
+    the caller gave, for functions that read it. `tables`: data may have more samples than these.
     """
 
     accum_steps: int = 4
@@ -37,7 +37,7 @@ class Run:
     tail: int = 0
     tail_samples: int = 0
     optimizer: str | None = None
-    tables: tuple[int, ...] = ()
+    tables: bool = False
 
     @property
     def samples(self) -> int:
@@ -117,54 +117,43 @@ class Printed:
         return getattr(self.stream, name)
 
 
-@contextmanager
-def first_call(step: Step, heard: bool = True) -> Iterator[Step]:
+def first_call(step: Step, heard: bool = True) -> Step:
     """The function, of which only the first call is `heard`: it is called several times, and would print each time.
 
     What Python, C code and child processes print in a later call is dropped, unless it is the first one that raises.
     """
-    before, failed = (sys.stdout, sys.stderr), False
-    streams = [Printed(stream or io.StringIO()) for stream in before]
+    failed = False
 
     def called(run: Any) -> Any:
         nonlocal heard, failed
         now, heard = heard, False
         with tempfile.TemporaryFile() as kept:
             try:
-                with nullcontext() if now else _apart(kept.fileno(), streams):
+                with nullcontext() if now else _apart(kept.fileno()):
                     return step(run)
             except BaseException:
                 if not now and not failed:
                     kept.seek(0)
-                    streams[1].write(kept.read().decode(errors="replace"))
+                    print(kept.read().decode(errors="replace"), end="", file=sys.stderr, flush=True)
                 failed = True
                 raise
 
-    sys.stdout, sys.stderr = (cast("Any", stream) for stream in streams)
-    try:
-        yield called
-    finally:
-        sys.stdout, sys.stderr = before
+    return called
 
 
 @contextmanager
-def _apart(kept: int, streams: list[Printed]) -> Iterator[None]:
-    """What is written to the streams, and to the descriptors 1 and 2, goes to the descriptor of a file."""
-    own = [stream.stream for stream in streams]
-    before = [(number, os.dup(number)) for number in (1, 2)]
-    with open(os.dup(kept), "w", buffering=1, errors="replace") as text:
-        try:
-            for stream, (number, _) in zip(streams, before, strict=True):
-                stream.flush()
-                os.dup2(kept, number)
-                stream.stream = text
-            yield
-        finally:
-            for stream, held, (number, copy) in zip(streams, own, before, strict=True):
-                held.flush()
-                stream.stream = held
-                os.dup2(copy, number)
-                os.close(copy)
+def _apart(kept: int) -> Iterator[None]:
+    """What is written to the standard streams, and to their descriptors, goes to the descriptor of a file."""
+    with ExitStack() as stack, open(os.dup(kept), "w", buffering=1, errors="replace") as text:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            copy = os.dup(number)
+            stack.callback(os.close, copy)
+            stack.callback(os.dup2, copy, number)
+            stack.callback(stream.flush)
+            os.dup2(kept, number)
+            stack.enter_context(mock.patch.object(stream, "write", text.write))
+        yield
 
 
 DECIMAL = re.compile(r"(?<![\w.+-])([-+]?\d*)\.(\d+)(?:[eE]([-+]?\d+))?(?![\w.]*\w)")
