@@ -79,6 +79,8 @@ def check(function: Callable[[Any], Any], **options: Any) -> Any:
 class ScriptWatch:
     """A watcher that answers what the script wrote into SAID, like `check`."""
 
+    stopped = 0
+
     def __init__(self, **options: Any) -> None:
         self.options = {name: value for name, value in options.items() if not callable(value)}
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
 from gradproof.core.processes import PREFIX
+from gradproof.core.putback import probed
 from gradproof.evidence.environment import present
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ result = together(
 @click.command("check")
 @click.argument("words", nargs=-1, metavar="FILE.py:FUNCTION | --script FILE.py [-- ARGS]")
 @click.option("--script", metavar="FILE.py", help="A script that is run twice, in place of a function.")
-@click.option(
-    "--accum-arg", default="", metavar="NAME=N", help="Of the script: its argument for the micro-batches of a window."
-)
-@click.option("--batch-arg", metavar="NAME=B", help="Of the script: its argument that makes a batch the full batch.")
+@click.option("--accum-arg", default="", metavar="NAME=N", help="The script's argument for micro-batches of a window.")
+@click.option("--batch-arg", metavar="NAME=B", help="The script's argument for its batch, and the full batch.")
 @click.option("--accum-steps", type=int, default=4, show_default=True, help="Micro-batches of a window.")
 @click.option("--micro-batch", type=int, default=2, show_default=True, help="Samples of a micro-batch.")
 @click.option("--windows", type=int, default=2, show_default=True, help="Windows, one optimizer step each.")
@@ -110,18 +109,19 @@ def command(
         writable(path, option)
         if path is not None:
             cleared(path)
+    homes = [str(Path(each).resolve()) for each in (".", Path(script).parent)] if script else []
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        kept = Path(folder, "kept")
         if script:
-            file = Path(folder, "train.py")
-            chosen, request = _of_script(file, script, words, accum_arg, batch_arg, request)
+            chosen, request = _of_script(kept, homes, script, words, accum_arg, batch_arg, request)
         else:
             chosen = target_of(subject)
             present(request.device)
-        with patience(
-            f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
-        ):
+        said = f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+        with patience(said), probed(kept, homes) if script else nullcontext(list[str]()) as left:
             found = verify(chosen, request, time_limit)
     found.subject = subject
+    found.notes += [f"not put back: {one}" for one in left]
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
@@ -136,11 +136,9 @@ def _fitting(words: Sequence[str], script: str | None) -> None:
     """Raise GradproofError GP406 for options that do not belong together, UsageError for no function or several."""
     from gradproof.shadow.request import refused
 
-    context, expected = (
-        click.get_current_context(),
-        "no such option beside --script" if script else "--script beside it",
-    )
-    for name in (name for name in context.params if name not in BESIDE_SCRIPT) if script else OF_SCRIPT:
+    context = click.get_current_context()
+    expected = "no such option beside --script" if script else "--script FILE.py beside it"
+    for name in sorted({*context.params} - BESIDE_SCRIPT if script else OF_SCRIPT):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise refused(name, context.params[name], expected)
     if script and words and re.fullmatch(r".+\.py:[\w.]+", words[0]):
@@ -150,9 +148,9 @@ def _fitting(words: Sequence[str], script: str | None) -> None:
 
 
 def _of_script(
-    file: Path, path: str, own: Sequence[str], accum: str, batch: str | None, request: Request
+    kept: Path, homes: list[str], path: str, own: Sequence[str], accum: str, batch: str | None, request: Request
 ) -> tuple[Target, Request]:
-    """A function in a file that runs a script by its own arguments: `--NAME=VALUE`, but with Hydra, or own dashes."""
+    """A function that runs a script, in a file beside `kept`. Arguments have dashes, but with Hydra."""
     from gradproof.shadow.process.check import Target, script_of
     from gradproof.shadow.request import refused
 
@@ -163,8 +161,9 @@ def _of_script(
         raise refused("accum-arg", accum, "NAME=N, the script's argument for the micro-batches of a window, 2 or more")
     if batch is not None and not all(batch.partition("=")):
         raise refused("batch-arg", batch, "NAME=B, the script's argument for its batch, and the full batch")
-    runs = (name, [*own, first], [*own, f"{argument}=1", *rest])
-    file.write_text(f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{runs!r})\n", encoding="utf-8")
+    file, runs = kept.with_name("train.py"), ([*own, first], [*own, f"{argument}=1", *rest])
+    made = f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{(name, *runs, str(kept), homes)!r})\n"
+    file.write_text(made, encoding="utf-8")
     return Target(file, "train", path), replace(request, accum_steps=int(number))
 
 
@@ -241,6 +240,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option("--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: the first]")
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End the script after N windows.")
 @result
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(
@@ -267,10 +267,13 @@ def watch(
     apart = out is None and format_ != "text"
     seen = watch(script, 2 if apart else None, **options)
     seen.verification.allow_undecided = names
-    show(seen.verification, format_, out, much, not apart, BESIDE)
+    show(seen.verification, format_, out, much, not apart, BESIDE + bool(seen.left))
+    if seen.left:
+        click.echo(f"not put back: {'; '.join(seen.left)}", err=True)
     code = INTERRUPTED if seen.interrupted else seen.code
-    said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
-    click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
+    ended = f"was stopped after window {seen.stopped}" if seen.stopped else f"ended with exit code {seen.status}"
+    failed = ": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status and not seen.stopped else ""
+    click.echo(f"{script.shown} {ended}; gradproof ends with {code}{failed}", err=True)
     return code
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer, optimizer as optimizers
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.core import putback
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, USER, Location, owner, raised_at, stated, user_location
@@ -45,36 +48,35 @@ class Seen:
     """
 
     def __init__(self, windows: int) -> None:
-        self.windows, self.rows, self.waits = windows, 0, True
-        self.passes, self.samples, self.at = [0], [list[str]()], dict[int, Location]()
-        self.weights, self.steps = list[str](), Counter[int]()
+        self.windows, self.rows, self.waits, self.steps = windows, 0, True, Counter[int]()
+        self.passes, self.samples, self.at, self.weights = [0], [list[str]()], dict[int, Location](), list[str]()
 
-    def digests(self, tensors: Sequence[torch.Tensor]) -> list[str]:
-        """What tensors hold, unseen by an engine."""
-        with torch._C.DisableTorchFunction(), torch.no_grad(), _disable_current_modes():
-            return [digest(tensor) for tensor in tensors]
+    @property
+    def complete(self) -> bool:
+        """Whether some optimizer had a step in each window."""
+        return max(self.steps.values(), default=0) >= self.windows
 
     def entered(self, module: torch.nn.Module, given: Any) -> None:
         """A forward pass: the first one that trains since the last backward pass takes a micro-batch."""
         if not (module.training and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())):
             return
-        if max(self.steps.values(), default=0) >= self.windows:
+        if self.complete:
             raise Complete
         tensors = [tensor for tensor in tensors_in(given) if tensor.dim()]
         if self.waits and tensors:
-            with torch._C.DisableTorchFunction(), torch.no_grad(), _disable_current_modes():
-                rows = zip(*(tensor.unbind() for tensor in tensors if len(tensor) == len(tensors[0])), strict=True)
-            self.samples[-1] += [" ".join(self.digests(row)) for row in rows]
-            self.waits, self.rows = False, self.rows or len(tensors[0])
+            self.waits, rows = False, len(tensors[0])
+            own = [digests(tensor) for tensor in tensors if len(tensor) == rows]
+            self.samples[-1] += map(" ".join, zip(*own, strict=True))
+            self.rows = self.rows or rows
             self.at.setdefault(len(self.samples), user_location())
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step; its step may run the forward pass itself."""
         if self.steps[id(optimizer)] >= self.windows:
             raise Complete
-        self.weights += self.digests(params_of(optimizer)) if not self.steps[id(optimizer)] else []
+        self.weights += [] if self.steps[id(optimizer)] else digests(params_of(optimizer))
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped: the windows are as many as the steps of the one that stepped most."""
         self.steps[id(optimizer)] += 1
         if max(self.steps.values()) == len(self.passes) < self.windows:
@@ -84,17 +86,15 @@ class Seen:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Forward passes, backward passes and steps are noted while this runs."""
-        name, inside = "_engine_run_backward", [0]
-        call, backward = torch.nn.Module.__call__, torch.autograd.graph._engine_run_backward
+        call, backward, name = (
+            torch.nn.Module.__call__,
+            torch.autograd.graph._engine_run_backward,
+            "_engine_run_backward",
+        )
 
         def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not inside[0]:
-                self.entered(module, (args, kwargs))
-            inside[0] += 1
-            try:
-                return call(module, *args, **kwargs)
-            finally:
-                inside[0] -= 1
+            self.entered(module, (args, kwargs))
+            return call(module, *args, **kwargs)
 
         def ran(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("accumulate_grad") and torch._C._current_graph_task_id() == -1:
@@ -108,42 +108,66 @@ class Seen:
             replaced(torch.autograd, name, ran),
             steps(self.before_step, self.after_step),
         ):
-            every: Any = torch.optim.optimizer._global_optimizer_pre_hooks
-            every.move_to_end(next(reversed(every)), last=False)  # this one before an engine's
+            hooks: Any = optimizers._global_optimizer_pre_hooks
+            hooks.move_to_end(next(reversed(hooks)), last=False)  # before an engine sees a step that is not made
             yield
 
 
-class Twice:
-    """A script as a function of a Run: by micro-batches with the arguments `ours`, by the full batch with `full`."""
+def digests(tensors: Iterable[torch.Tensor]) -> list[str]:
+    """What each tensor holds, or each row of one, unseen by an engine."""
+    with torch._C.DisableTorchFunction(), torch.no_grad(), _disable_current_modes():
+        return [digest(tensor) for tensor in tensors]
 
-    def __init__(self, name: str, ours: Sequence[str], full: Sequence[str]) -> None:
-        self.name, self.arguments, self.runs = name, (tuple(ours), tuple(full)), list[tuple[int, Seen]]()
+
+class Twice:
+    """A script as a function of a Run: by micro-batches with the arguments `ours`, by the full batch with `full`.
+
+    `kept`: the folder for what it changes below `homes`, which is put back after each run.
+    """
+
+    def __init__(self, name: str, ours: Sequence[str], full: Sequence[str], kept: str, homes: Sequence[str]) -> None:
+        self.scripts = [Script((), name, False, tuple(ours)), Script((), name, False, tuple(full))]
         self.shown = [f"run {at}: {shlex.join(['python', name, *of])}" for at, of in (("A", ours), ("B", full))]
+        self.runs, self.out, self.kept = list[tuple[int, Seen]](), sys.stdout, Path(kept)
+        sys.dont_write_bytecode = True
+        putback.keep_changes(self.kept, homes)
 
     def __call__(self, given: Run) -> None:
         """Run the script until the windows are complete. What it prints is no loss that it reports."""
         seen, modules = Seen(given.windows), {*sys.modules}
+        argv, path = replaced(sys, "argv", []), replaced(sys, "path", [*sys.path])
         self.runs.append((given.seed, seen))
-        place, words, path = chdir("."), replaced(sys, "argv", []), replaced(sys, "path", [*sys.path])
         try:
-            with suppress(Complete), place, words, path, redirect_stdout(self.out), seen.watching():
-                run(Script((), self.name, False, self.arguments[given.accum_steps == 1]))
+            with suppress(Complete), chdir("."), argv, path, redirect_stdout(self.out), seen.watching():
+                run(self.scripts[given.accum_steps == 1])
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 raise RuntimeError(f"the script ended with exit code {ended.code}") from ended
         finally:
+            putback.put_back(self.kept)
             for name in {*sys.modules} - modules:  # the user's own begin anew
                 if owner(getattr(sys.modules[name], "__file__", None) or "<") == USER:
                     del sys.modules[name]
 
     def verified_as_script(self, request: Request, subject: str) -> Verification:
         """The verification. Raises GradproofError GP416 where the script or its arguments do not do as they have to."""
-        given = run_of(request)
-        with first_call(self) as once:
-            self.out = sys.stdout
-            ours, full = (self._tried(once, one) for one in (given, given.full_batch()))
-            self._expect(request.accum_steps, ours, full)
-            made = check_whole(once, subject, replace(request, micro_batch=ours.rows, tables=True))
+        once, given = first_call(self), run_of(request)
+        ours, full = self._tried(once, given), self._tried(once, given.full_batch())
+        n, batch = request.accum_steps, f"--batch-arg NAME={request.accum_steps * ours.rows} for run B, the full batch"
+        for runs, what, more, fewer, help in (
+            (
+                "AB",
+                "backward passes in a window",
+                max(ours.passes),
+                max(full.passes),
+                "correct the name in --accum-arg",
+            ),
+            ("BA", "samples in a forward pass", full.rows, ours.rows, batch),
+        ):
+            if more != n * fewer:
+                found = f"{more} {what} of run {runs[0]}, {fewer} of run {runs[1]}; {'; '.join(self.shown)}"
+                raise GradproofError(SCRIPT, found, f"{n} times as many in run {runs[0]}", help)
+        made = check_whole(once, subject, replace(request, micro_batch=ours.rows, tables=True))
         reason, line = self._unlike()
         for at, one in enumerate(made.results):
             if reason:
@@ -163,24 +187,12 @@ class Twice:
         except Exception as error:
             ended, where = stated(error), raised_at(error)
         seen = self.runs.pop()[-1]
-        if ended or not seen.rows or max(seen.steps.values(), default=0) < given.windows:
-            found = f"{self.shown[given.accum_steps == 1]} ended with {ended or 'fewer optimizer steps'}"
+        if ended or not seen.rows or not seen.complete:
+            found = f"{self.shown[given.accum_steps == 1]} ended with {ended or 'fewer steps'}"
             expected = f"{given.windows} steps of a torch.optim optimizer, after forward passes of modules"
             at = "" if where is NOWHERE else str(where)
             raise GradproofError(SCRIPT, found, expected, "run it so by itself; --windows 1 needs one step", at)
         return seen
-
-    def _expect(self, n: int, ours: Seen, full: Seen) -> None:
-        """A window of run A has N times the backward passes of run B, of an N-th of its samples."""
-        passes, rows = (max(ours.passes), max(full.passes)), (ours.rows, full.rows)
-        batch = f"give run B the full batch: --batch-arg NAME={n * ours.rows}, by the script's name of its batch size"
-        for right, what, (mine, other), more, help in (
-            (passes[0] == n * passes[1], "backward passes in a window", passes, "A", "correct --accum-arg"),
-            (n * rows[0] == rows[1], "samples in a forward pass", rows, "B", batch),
-        ):
-            if not right:
-                found = f"{mine} {what} of {self.shown[0]}; {other} of {self.shown[1]}"
-                raise GradproofError(SCRIPT, found, f"{n} times as many in run {more}", help)
 
     def _unlike(self) -> tuple[str, Location | None]:
         """How two runs of one seed differ in what they began with, and where; nothing where they do not."""

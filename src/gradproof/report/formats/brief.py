@@ -237,9 +237,10 @@ def _assumed(v: Verification) -> list[str]:
 
 
 def _length(v: Verification) -> str:
-    """The number of micro-batches that was read from a run; nothing where it was given."""
-    n = v.config.get("accum_steps")
-    return f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
+    """N where it was read from a run, and after how many windows --stop-after ended the run."""
+    n, until = v.config.get("accum_steps"), v.config.get("stopped_after")
+    said = f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
+    return f"{said}; stopped after {plural(until, 'window')}" if until else said
 
 
 def _next(v: Verification) -> str:

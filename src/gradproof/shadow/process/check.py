@@ -22,12 +22,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from getopt import GetoptError, getopt
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
+from gradproof.core import putback
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
@@ -398,12 +400,7 @@ def run_watched(job: Mapping[str, Any]) -> None:
         said = effective_line(effective(monitor)).partition(" (micro-batch: ")[0]
         print(f"gradproof watch: {said}", file=sys.stderr, flush=True)
 
-    script, options, own = Script(**job["script"]), job["options"], os.getpid()
-    watcher = ScriptWatch(**options, opened=opened)
-    try:
-        with watcher:
-            run(script)
-    finally:
+    def finish() -> None:
         if os.getpid() == own:
             try:
                 made = answer(watcher.verification(), script.shown, 1)
@@ -411,23 +408,52 @@ def run_watched(job: Mapping[str, Any]) -> None:
                 made = ended(e, script.shown, options)
             write_json(Path(job["result"]), made)
 
+    def stopping() -> None:  # what the script does from here on changes neither the answer nor the exit code
+        finish()
+        late = Timer(PATIENCE, os._exit, (0,))
+        late.daemon = True
+        late.start()
+
+    script, options, own = Script(**job["script"]), job["options"], os.getpid()
+    watcher = ScriptWatch(**options, opened=opened, stopping=stopping)
+    try:
+        if "kept" in job:
+            putback.keep_changes(Path(job["kept"]), job["homes"])
+        with watcher:
+            run(script)
+    except BaseException:
+        if not watcher.stopped:
+            raise
+    finally:
+        if not watcher.stopped:
+            finish()
+
 
 PATIENCE = 30.0
-"""Seconds for an interrupted script to end by itself."""
+"""Seconds for a script that was interrupted, or stopped, to end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What was seen, the script's own exit code (negative for a signal), and whether it was interrupted."""
+    """What was seen, the script's own exit code (negative for a signal), and whether it was interrupted.
+
+    `left`: of a probe, what was not put back.
+    """
 
     verification: Verification
     status: int
     interrupted: bool = False
+    left: tuple[str, ...] = ()
+
+    @property
+    def stopped(self) -> int:
+        """The windows after which --stop-after ended the script; 0 where it ended by itself."""
+        return int(self.verification.config.get("stopped_after", 0))
 
     @property
     def code(self) -> int:
-        """The exit code: a refutation first, then a script that failed, then the verification's own."""
-        own = self.status == 0 or self.verification.exit is Exit.BROKEN
+        """The exit code: a refutation first, then a script that failed by itself, then the verification's own."""
+        own = self.status == 0 or self.stopped or self.verification.exit is Exit.BROKEN
         return self.verification.code if own else EXIT_CODE[Exit.CRASH]
 
 
@@ -437,26 +463,35 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     Raises GradproofError for a mistake.
     """
     if options["windows_at"] is not None:
-        chosen(options["windows_at"])
+        chosen(options["windows_at"], options.get("stop_after"))
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        write_json(job, {"script": asdict(script), "result": str(result), "options": options})
-        began, process = time.monotonic(), subprocess.Popen(command(str(job), flags=script.flags), stdout=stdout)
-        status, interrupted = _wait(process)
+        job, result, kept = Path(folder) / "job.json", Path(folder) / "result.json", Path(folder) / "kept"
+        probe, homes = options.get("stop_after") is not None, [os.getcwd(), str(Path(script.name).resolve().parent)]
+        task = {"script": asdict(script), "result": str(result), "options": options}
+        write_json(job, task | ({"kept": str(kept), "homes": homes} if probe else {}))
+        flags, began = (*script.flags, *(["-B"] if probe else [])), time.monotonic()  # -B: no __pycache__
+        with putback.probed(kept, homes) if probe else nullcontext(list[str]()) as left:
+            process = subprocess.Popen(command(str(job), flags=flags), stdout=stdout)
+            status, interrupted = _wait(process)
         try:
             found = answered(result, script.shown)
         except (OSError, ValueError) as e:
             reason = f"the script's process ended with exit code {status} and left no answer: {e}"
             found = undecided(script.shown, options, Outcome.ERROR, reason)
     found.seconds["all"] = round(time.monotonic() - began, 3)
-    return Watched(found, status, interrupted)
+    return Watched(found, status, interrupted, tuple(left))
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
-    """Exit code, and whether it was interrupted; an interrupted script has a while to end, as it got the signal too."""
+    """Exit code, and whether it was interrupted; an interrupted script has a while to end, as it got the signal too.
+
+    A signal in the arguments of the exception went to this process alone, and is passed on.
+    """
     try:
         return process.wait(), False
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        for number in error.args:
+            process.send_signal(number)
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             return process.wait(PATIENCE), True
         process.kill()

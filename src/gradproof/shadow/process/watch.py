@@ -13,7 +13,7 @@ decided.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
@@ -57,17 +58,32 @@ WRITTEN = "gradients were written in a backward pass by more than accumulation; 
 Reason = tuple[str, Location]
 
 
+def end(*_: Any) -> None:
+    """End the script, which is no failure."""
+    raise SystemExit(0)
+
+
 class ScriptWatch(Monitor):
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
     micro-batch of the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks.
+    After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the verification, and raises
+    SystemExit.
     """
 
     def __init__(
-        self, accum_steps: int | None = None, windows: int = 3, windows_at: str | None = None, **options: Any
+        self,
+        accum_steps: int | None = None,
+        windows: int = 3,
+        windows_at: str | None = None,
+        stop_after: int | None = None,
+        stopping: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
+        windows = min(windows, stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
+        self.stop_after, self.stopping = stop_after, stopping
         self.asked, self.named = windows, windows_at is not None
         self.chosen = frozenset(range(windows)) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
@@ -115,6 +131,17 @@ class ScriptWatch(Monitor):
         self.run.recorded.add(following)
         self.look()
 
+    def passed(self) -> None:
+        """The first backward pass after `stop_after` windows showed whether gradients were zeroed: it is the last."""
+        if self.stop_after and self.run.number >= self.stop_after and torch._C._current_graph_task_id() == -1:
+            if not self.stopped:
+                self.stopped = self.run.windows
+                caught = register_optimizer_step_pre_hook(end)  # whoever catches what is raised trains no further
+                self._undo.callback(caught.remove)
+                with _disable_current_modes():
+                    self.stopping()
+            end()
+
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
         apart = _get_current_dispatch_mode() is not None or self.inside or self.engine.facts.lost
@@ -139,7 +166,7 @@ class ScriptWatch(Monitor):
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
         events = [event for own in self.run.kept() for event in own]
-        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self.run.windows, self.run.recorded)
+        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded)
         doubt = self._interfered()
         ruling = StepRuling(self, self.accum_steps, self.left, doubt is None and judge.in_passes())
         found = Verification("", {"accum_steps": ruling.n, "inferred": self.accum_steps is None})
@@ -196,14 +223,24 @@ class ScriptWatch(Monitor):
         passes = (event for own in self.run.seen.values() for event in own if event.kind == PASS and event.about)
         return next(((HOOKED, event.location) for event in passes if event.about.hooked), None)
 
+    def _total(self) -> str:
+        """The windows of the run, in words: those of a run that was shortened are no whole run."""
+        return f"{self.run.windows} until it was stopped" if self.stopped else str(self.run.windows)
+
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
         run, words = self.run, sorted(self.chosen, key=lambda word: (word == LAST, word))
         found.config |= {"windows_at": words} if self.named else {"windows": self.asked}
         recorded = [number for number in run.recorded if number < run.windows]
+        if self.stopped:
+            found.config["stopped_after"] = self.stopped
+            said = "the script was ended after them, as --stop-after asks: nothing is known of what would follow"
+            found.notes.append(f"windows that ran: {run.windows}; {said}")
+        elif self.stop_after:
+            found.notes.append(f"--stop-after {self.stop_after}: the script had ended by itself before")
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
-                result.reach = f"{RECORDED}, {spans(recorded, run.windows)}"
+                result.reach = f"{RECORDED}, {spans(recorded, self._total())}"
         others = list(run.others())
         for count, at, reason in others:
             more = f" and {count - 1} more like it" if count > 1 else ""

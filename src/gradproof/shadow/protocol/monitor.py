@@ -107,7 +107,7 @@ class Monitor:
         self._forward: Any = None
         self.run = RunEvents()
         self.details = WindowDetails(self.run)
-        self.passes = 0
+        self.passes = self.stopped = 0  # stopped: the windows after which the script was ended
 
     def enters(self, stack: ExitStack) -> None:
         """Hooks and patches are in place; what has to be undone before them goes onto the stack."""
@@ -117,6 +117,9 @@ class Monitor:
 
     def turned(self) -> None:
         """A backward pass has ended, or a step begins or ends, also one that a loss scaler leaves out."""
+
+    def passed(self) -> None:
+        """A backward pass has returned, to no other one: here a script can be ended."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -289,7 +292,7 @@ class Monitor:
         try:
             if len(set(self._threads)) > 1:
                 self.run.keep(kinds.THREADS)
-            return self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
+            found = self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
             if accumulate_grad and not inner:
                 self.run.keep(kinds.ABORTED)
@@ -300,6 +303,9 @@ class Monitor:
                 if accumulate_grad:
                     self.details.sums.arrived(self.details.leaves)
                 self.turned()
+        if not inner:
+            self.passed()
+        return found
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""

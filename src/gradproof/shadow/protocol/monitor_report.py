@@ -247,6 +247,7 @@ def monitored(monitor: Monitor) -> dict[str, Any]:
             for j, (h, loss) in enumerate(zip(window, own_losses(window, monitor), strict=True), 1)
         ],
         "reported": {"checked": len(monitor.reports), "unchecked": monitor.unchecked},
+        "stopped_after": monitor.stopped,
     }  # fmt: skip
 
 
@@ -332,7 +333,9 @@ def monitoring_lines(monitoring: Mapping[str, Any]) -> Iterator[str]:
         yield f"epoch {row['epoch']}{ended}: {_counted(row)}, shown by {epochs['stated_by']}"
     if len(epochs["rows"]) > EPOCHS:
         yield f"and {len(epochs['rows']) - EPOCHS} more epochs; --format json has all"
-    yield from (f"whole run: {_counted(row)}" for row in monitoring["steps"])
+    until = monitoring.get("stopped_after")
+    head = f"until the script was stopped, after {until} window{'s' * (until > 1)}" if until else "whole run"
+    yield from (f"{head}: {_counted(row)}" for row in monitoring["steps"])
     for window, own in groupby(monitoring["losses"], lambda row: row["window"]):
         found = list(own)
         if all(row["loss"] is not None for row in found):

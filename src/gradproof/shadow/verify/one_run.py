@@ -55,7 +55,7 @@ class OneRun(Judging):
 
     undecided = HELP
 
-    def __init__(self, engine: Recorded, clips: bool, total: int, recorded: Collection[int]) -> None:
+    def __init__(self, engine: Recorded, clips: bool, total: str, recorded: Collection[int]) -> None:
         self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
@@ -558,7 +558,7 @@ def overlap(sets: Sequence[set[int]]) -> bool:
     return sum(map(len, sets)) > len(set().union(*sets))
 
 
-def spans(numbers: Iterable[int], total: int) -> str:
+def spans(numbers: Iterable[int], total: str) -> str:
     """Windows of a run, counted from 1, in words."""
     apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
     found = [[number + 1 for _, number in pairs] for _, pairs in apart]
