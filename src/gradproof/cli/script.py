@@ -135,7 +135,7 @@ class Twice:
     def __call__(self, given: Run) -> None:
         """Run the script until the windows are complete. What it prints is no loss that it reports."""
         seen, modules = Seen(given.windows), {*sys.modules}
-        argv, path = replaced(sys, "argv", []), replaced(sys, "path", [*sys.path])
+        argv, path = replaced(sys, "argv", [""]), replaced(sys, "path", [*sys.path])
         self.runs.append((given.seed, seen))
         try:
             with suppress(Complete), chdir("."), argv, path, redirect_stdout(self.out), seen.watching():
