@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
+from gradproof.core.processes import PREFIX
+from gradproof.core.putback import probed
 from gradproof.evidence.environment import present
 
 if TYPE_CHECKING:
+    from gradproof.shadow.process.check import Target
+    from gradproof.shadow.request import Request
     from gradproof.shadow.result import Verification
 
 
+HYDRA = re.compile(r"^\s*(import|from) hydra\b", re.MULTILINE)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md", "html", "junit", "sarif", "github")
 result = together(
@@ -37,7 +46,10 @@ result = together(
 
 
 @click.command("check")
-@click.argument("target", metavar="FILE.py:FUNCTION")
+@click.argument("words", nargs=-1, metavar="FILE.py:FUNCTION | --script FILE.py [-- ARGS]")
+@click.option("--script", metavar="FILE.py", help="A script that is run twice, in place of a function.")
+@click.option("--accum-arg", default="", metavar="NAME=N", help="The script's argument for micro-batches of a window.")
+@click.option("--batch-arg", metavar="NAME=B", help="The script's argument for its batch, and the full batch.")
 @click.option("--accum-steps", type=int, default=4, show_default=True, help="Micro-batches of a window.")
 @click.option("--micro-batch", type=int, default=2, show_default=True, help="Samples of a micro-batch.")
 @click.option("--windows", type=int, default=2, show_default=True, help="Windows, one optimizer step each.")
@@ -67,7 +79,10 @@ result = together(
 @click.option("--certificate", default="", metavar="FILE", help="Write the log of the run, for an independent checker.")
 @result
 def command(
-    target: str,
+    words: tuple[str, ...],
+    script: str | None,
+    accum_arg: str,
+    batch_arg: str | None,
     time_limit: float,
     format_: str,
     out: Path | None,
@@ -78,26 +93,78 @@ def command(
     """Verify that FUNCTION accumulates gradients correctly.
 
     FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
-    trains as it always does. It is called with micro-batches and with the full batch; what it prints goes to stderr.
+    trains as it always does. It is called several times, by micro-batches and by the full batch. What its first call
+    prints goes to stderr; of the other calls only the first that raises is heard.
+
+    With --script a script takes its place: it runs with NAME=N, and with NAME=1 and the full batch, until --windows
+    are complete. Its own arguments stand behind two dashes.
     """
     from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed
 
-    names = allowed(allow)
+    _fitting(words, script)
+    names, subject = allowed(allow), script or words[0]
     request = Request(**given)
     for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
         writable(path, option)
         if path is not None:
             cleared(path)
-    chosen = target_of(target)
-    present(request.device)
-    with patience(
-        f"{target} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
-    ):
-        found = verify(chosen, request, time_limit)
+    homes = [str(Path(each).resolve()) for each in (".", Path(script).parent)] if script else []
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        kept = Path(folder, "kept")
+        if script:
+            chosen, request = _of_script(kept, homes, script, words, accum_arg, batch_arg, request)
+        else:
+            chosen = target_of(subject)
+            present(request.device)
+        said = f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+        with patience(said), probed(kept, homes) if script else nullcontext(list[str]()) as left:
+            found = verify(chosen, request, time_limit)
+    found.subject = subject
+    found.notes += [f"not put back: {one}" for one in left]
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
+
+
+OF_SCRIPT = {"script", "accum_arg", "batch_arg"}
+BESIDE_SCRIPT = {*OF_SCRIPT, "words", "windows", "seed", "time_limit", "format_", "out", "much", "allow"}
+"""The parameters of check that mean something for a script."""
+
+
+def _fitting(words: Sequence[str], script: str | None) -> None:
+    """Raise GradproofError GP406 for options that do not belong together, UsageError for no function or several."""
+    from gradproof.shadow.request import refused
+
+    context = click.get_current_context()
+    expected = "no such option beside --script" if script else "--script FILE.py beside it"
+    for name in sorted({*context.params} - BESIDE_SCRIPT if script else OF_SCRIPT):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise refused(name, context.params[name], expected)
+    if script and words and re.fullmatch(r".+\.py:[\w.]+", words[0]):
+        raise refused("script", script, f"a script, or the function {words[0]}, and not both")
+    if not script and len(words) != 1:
+        raise click.UsageError(f"Expected one FILE.py:FUNCTION or --script FILE.py, found {' '.join(words) or 'none'}.")
+
+
+def _of_script(
+    kept: Path, homes: list[str], path: str, own: Sequence[str], accum: str, batch: str | None, request: Request
+) -> tuple[Target, Request]:
+    """A function that runs a script, in a file beside `kept`. Arguments have dashes, but with Hydra."""
+    from gradproof.shadow.process.check import Target, script_of
+    from gradproof.shadow.request import refused
+
+    name, hydra = script_of([path, *own]).name, HYDRA.search(Path(path).read_text("utf-8", "replace"))
+    first, *rest = (one if hydra or one[:1] in "-+" else f"--{one}" for one in (accum, batch) if one is not None)
+    argument, _, number = first.rpartition("=")
+    if not argument.strip("-") or not number.isdecimal() or int(number) < 2:
+        raise refused("accum-arg", accum, "NAME=N, the script's argument for the micro-batches of a window, 2 or more")
+    if batch is not None and not all(batch.partition("=")):
+        raise refused("batch-arg", batch, "NAME=B, the script's argument for its batch, and the full batch")
+    file, runs = kept.with_name("train.py"), ([*own, first], [*own, f"{argument}=1", *rest])
+    made = f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{(name, *runs, str(kept), homes)!r})\n"
+    file.write_text(made, encoding="utf-8")
+    return Target(file, "train", path), replace(request, accum_steps=int(number))
 
 
 @contextmanager

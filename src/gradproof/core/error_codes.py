@@ -76,6 +76,11 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "The file is no certificate of a step, or no whole one: it is cut, or its digest is not that of its records.",
         "Write it again with gradproof check --certificate FILE, and copy it whole.",
     ),
+    "GP416": Explanation(
+        "A script of `gradproof check --script` cannot be compared: a run of it failed or made too few steps, or the "
+        "arguments of --accum-arg and --batch-arg did not make N micro-batches of one window the full batch.",
+        "The error names the run and what it did. Correct the name or the value of the argument.",
+    ),
     "GP421": Explanation(
         "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
         "interval, no sample, or ranks on a device that they cannot share.",

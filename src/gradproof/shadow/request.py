@@ -29,7 +29,7 @@ RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NU
 LEAST: Mapping[str, int] = {
     "accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0,
 }  # fmt: skip
-QUIET = frozenset({"ranks", "optimizer", "rounding", "ranges", "fake", "certificate"})
+QUIET = frozenset({"ranks", "optimizer", "rounding", "ranges", "fake", "certificate", "tables"})
 SYNC = "GA-SYNC-001"
 
 
@@ -40,7 +40,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
     bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
-    that a model of any size fits. `certificate`: the file that the log of the run goes to.
+    that a model of any size fits. `certificate`: the file that the log of the run goes to. `tables`: what has more
+    rows than the full batch is a table of samples.
     Raises GradproofError GP406 for a value out of range.
     """
 
@@ -57,6 +58,7 @@ class Request:
     ranges: tuple[str, ...] = ()
     fake: bool = False
     certificate: str = ""
+    tables: bool = False
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import gradproof
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
@@ -108,3 +109,87 @@ def test_noise_on_the_weights(fake: bool) -> None:
 
     assert outcomes(lambda run: step(run, False), fake)[STEP] is Outcome.HOLDS
     assert outcomes(lambda run: step(run, True), fake)[STEP] is not Outcome.HOLDS
+
+
+def shuffled(divide: bool = True, lengths: Callable[[int], Any] | None = None) -> Callable[[Run], None]:
+    """A loop over a loader that shuffles. `lengths`: by their sum, as a plain number, each micro-batch is divided."""
+
+    def train(run: Run) -> None:
+        torch.manual_seed(run.seed)
+        x, y = torch.randn(run.samples, 4), torch.randint(0, 3, (run.samples,))
+        own = range(run.samples) if lengths is None else lengths(run.samples)
+        data = torch.utils.data.TensorDataset(x, y)
+        loader = torch.utils.data.DataLoader(data, batch_size=run.micro_batch_size, shuffle=True)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (a, b) in enumerate(loader):
+            loss = torch.nn.functional.cross_entropy(model(a), b, reduction="mean" if lengths is None else "sum")
+            if lengths is not None:
+                loss = loss / sum(own[i * len(a) : (i + 1) * len(a)])
+            (loss / (run.accum_steps if divide else 1)).backward()
+            if (i + 1) % run.accum_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+def test_an_order_that_is_drawn_and_read_is_no_count() -> None:
+    found = gradproof.check(shuffled())
+    assert found.outcome is Outcome.HOLDS, [r.reason for r in found.results]
+    assert gradproof.check(shuffled(divide=False)).result("GA-EQ-001").outcome is Outcome.REFUTED
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        lambda n: torch.randint(1, 5, (n,)).tolist(),
+        lambda n: torch.randint(3, 4, (n,)).tolist(),
+        lambda n: torch.randint(1, 5, (n,)).clamp(3, 3).tolist(),
+        lambda n: torch.randperm(n).clamp(3, 3).tolist(),
+        lambda n: torch.randperm(n).tolist(),
+    ],
+)
+def test_numbers_by_which_a_loss_is_divided_are_still_counts(lengths: Callable[[int], Any]) -> None:
+    """Each micro-batch is divided by a number of its own: where all are equal, that is by chance."""
+    found = gradproof.check(shuffled(lengths=lengths))
+    assert found.result("GA-EQ-001").outcome is not Outcome.HOLDS
+
+
+def indexed(order: Callable[[int], Any], divide: bool = True) -> Callable[[Run], None]:
+    """A loop that takes the rows of a table which an order names."""
+
+    def train(run: Run) -> None:
+        torch.manual_seed(run.seed)
+        x, y, rows = torch.randn(run.samples, 4), torch.randn(run.samples, 1), order(run.samples)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(run.micro_batches):
+            own = rows[i * run.micro_batch_size : (i + 1) * run.micro_batch_size]
+            (F.mse_loss(model(x[own]), y[own]) / (run.accum_steps if divide else 1)).backward()
+            if (i + 1) % run.accum_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+ORDERS = {
+    "a permutation": torch.randperm,
+    "a list": lambda n: [*range(n)][::-1],
+    "a tensor from outside": lambda n: torch.tensor([*range(n)][::-1]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_rows_that_an_order_names_are_those_samples(name: str) -> None:
+    found = gradproof.check(indexed(ORDERS[name]))
+    assert found.outcome is Outcome.HOLDS, [r.reason for r in found.results]
+    assert gradproof.check(indexed(ORDERS[name], divide=False)).result("GA-EQ-001").outcome is Outcome.REFUTED
+
+
+@pytest.mark.parametrize("divide", [True, False])
+def test_rows_that_a_draw_names_twice_are_not_every_sample_once(divide: bool) -> None:
+    found = gradproof.check(indexed(lambda n: torch.randint(n // 2, (n,)), divide))
+    assert found.result("GA-DATA-001").outcome is not Outcome.HOLDS
+    assert found.result("GA-EQ-001").outcome is not Outcome.HOLDS

@@ -10,7 +10,6 @@ What the user's function prints goes where the parent sent stdout and stderr.
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import os
 import re
@@ -23,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from getopt import GetoptError, getopt
 from pathlib import Path
@@ -42,8 +41,8 @@ from gradproof.shadow.request import Request, chosen, complete, function_of, loa
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
-NUMBERS = "GP406"
-"""A number or word that does not fit, found out only when the step had been recorded."""
+NUMBERS, SCRIPT = "GP406", "GP416"
+"""A number or word that does not fit, and a script of which two runs do not: found out only when the code had run."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
@@ -54,10 +53,11 @@ def perform(job: Mapping[str, Any]) -> Answer:
             raise ImportError(f"the child imported another gradproof, from {PACKAGE}")
         request = Request(**options)
         function = function_of(load(path), job["function"], job["shown"])
-        loaded = True
-        return answer(verified(function, request, subject), subject, request.ranks)
+        loaded, own = True, getattr(function, "verified_as_script", None)
+        made = own(request, subject) if own is not None else verified(function, request, subject)
+        return answer(made, subject, request.ranks)
     except BaseException as e:
-        if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW)):
+        if isinstance(e, GradproofError) and (not loaded or e.code in (NUMBERS, LAW, SCRIPT)):
             return {"mistake": vars(e)}  # which the parent raises again
         return ended(e, subject, options)
 
@@ -215,11 +215,13 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
+    from gradproof.shadow.record.run import first_call
     from gradproof.shadow.verify.check import check_whole
 
     subject = subject or getattr(function, "__qualname__", "function")
     if request.ranks > 1:
         return _on_ranks(function, request, subject)
+    function = first_call(function)
     made = check_whole(function, subject, request)
     equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
     if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
@@ -236,7 +238,7 @@ def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verifica
     from gradproof.shadow.verify.check import run_of
 
     seed(request.seed)
-    with redirect_stdout(io.StringIO()), ScriptWatch() as watch:
+    with ScriptWatch() as watch:
         function(run_of(request))
     found = watch.verification()
     if found.config["accum_steps"] == 1:  # a step after each backward pass: the windows that were asked for are longer
@@ -301,11 +303,13 @@ def worst_of(every: Sequence[Sequence[Result]]) -> list[Result]:
 
 def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     """What one rank finds. `job`: file, function, request, subject, the folder of messages, and its number."""
+    from gradproof.shadow.record.run import first_call
     from gradproof.shadow.verify.check import check_whole
     from gradproof.shadow.whole.group import Group
 
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
+    function = first_call(function, heard=rank == 0)
     return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
 
 

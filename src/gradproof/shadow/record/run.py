@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -22,7 +25,7 @@ class Run:
 
     `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
     with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
-    the caller gave, for functions that read it.
+    the caller gave, for functions that read it. `tables`: data may have more samples than these.
     """
 
     accum_steps: int = 4
@@ -34,6 +37,7 @@ class Run:
     tail: int = 0
     tail_samples: int = 0
     optimizer: str | None = None
+    tables: bool = False
 
     @property
     def samples(self) -> int:
@@ -99,18 +103,57 @@ def seed(number: int) -> None:
 
 
 class Printed:
-    """A stream that keeps what is written to it. It passes on what the function prints of its own data."""
+    """A stream that keeps what is written to it, and passes it on."""
 
-    def __init__(self, stream: Any, passes: bool) -> None:
-        self.stream, self.passes, self.texts = stream, passes, list[str]()
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.texts = stream, list[str]()
 
     def write(self, text: str) -> int:
         """Keep a text; how many characters were written."""
         self.texts.append(text)
-        return int(self.stream.write(text)) if self.passes else len(text)
+        return int(self.stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def first_call(step: Step, heard: bool = True) -> Step:
+    """The function, of which only the first call is `heard`: it is called several times, and would print each time.
+
+    What Python, C code and child processes print in a later call is dropped, unless it is the first one that raises.
+    """
+    failed = False
+
+    def called(run: Any) -> Any:
+        nonlocal heard, failed
+        now, heard = heard, False
+        with tempfile.TemporaryFile() as kept:
+            try:
+                with nullcontext() if now else _apart(kept.fileno()):
+                    return step(run)
+            except BaseException:
+                if not now and not failed:
+                    kept.seek(0)
+                    print(kept.read().decode(errors="replace"), end="", file=sys.stderr, flush=True)
+                failed = True
+                raise
+
+    return called
+
+
+@contextmanager
+def _apart(kept: int) -> Iterator[None]:
+    """What is written to the standard streams, and to their descriptors, goes to the descriptor of a file."""
+    with ExitStack() as stack, open(os.dup(kept), "w", buffering=1, errors="replace") as text:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            copy = os.dup(number)
+            stack.callback(os.close, copy)
+            stack.callback(os.dup2, copy, number)
+            stack.callback(stream.flush)
+            os.dup2(kept, number)
+            stack.enter_context(mock.patch.object(stream, "write", text.write))
+        yield
 
 
 DECIMAL = re.compile(r"(?<![\w.+-])([-+]?\d*)\.(\d+)(?:[eE]([-+]?\d+))?(?![\w.]*\w)")

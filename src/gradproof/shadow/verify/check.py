@@ -7,23 +7,20 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 from __future__ import annotations
 
 import hashlib
-import io
 import platform
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Noted, Printed, Run
+from gradproof.shadow.record.run import Noted, Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, text, unobserved, with_numbers, without_numbers
@@ -87,12 +84,7 @@ def check_whole(
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
-    with first_call(step) as step:
-        return _checked(step, subject, request, group or Group(), full, asked)
-
-
-def _checked(step: Step, subject: str, request: Request, group: Group, *given: Any) -> Verification:
-    start = time.perf_counter()
+    start, group, given = time.perf_counter(), group or Group(), (full, asked)
     best = last = attempted(step, request, Hints(), group, *given)
     for integers in (False, True):
         otherwise = best.ours.facts.reads if integers else best.near
@@ -116,26 +108,6 @@ def _checked(step: Step, subject: str, request: Request, group: Group, *given: A
     if request.certificate:
         made.notes.append(logged(step, request, best.hints))
     return made
-
-
-@contextmanager
-def first_call(step: Step) -> Iterator[Step]:
-    """The function, of which only the first call is heard: it is called several times, and would print each time."""
-    before = sys.stdout, sys.stderr
-    streams = [Printed(stream or io.StringIO(), True) for stream in before]
-
-    def called(run: Any) -> Any:
-        try:
-            return step(run)
-        finally:
-            for stream in streams:
-                stream.passes = False
-
-    sys.stdout, sys.stderr = (cast("Any", stream) for stream in streams)
-    try:
-        yield called
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 def logged(step: Step, request: Request, hints: Hints) -> str:
@@ -216,7 +188,7 @@ def run_of(request: Request) -> Run:
     """The run by micro-batches that a request asks for."""
     return Run(
         request.accum_steps, request.micro_batch, request.windows, request.device, getattr(torch, request.dtype),
-        request.seed, request.tail, optimizer=request.optimizer,
+        request.seed, request.tail, optimizer=request.optimizer, tables=request.tables,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Followed:
 
     def call(self, step: Callable[[Any], Any], run: Run, reading: Reading | None = None) -> None:
         """Call the function."""
-        printed = Printed(sys.stdout or io.StringIO(), self.engine.run == 0)
+        printed = Printed(sys.stdout or io.StringIO())
         try:
             with redirect_stdout(cast("Any", printed)):
                 returned = step(run)
@@ -169,8 +169,7 @@ def unobserved(step: Callable[[Any], Any], run: Run) -> str:
     """Call the function when nobody follows it: the error that it ends with, if it does."""
     seed(run.seed)
     try:
-        with redirect_stdout(io.StringIO()):
-            step(run)
+        step(run)
     except Exception as caught:
         return str(caught) or "an error"
     return ""

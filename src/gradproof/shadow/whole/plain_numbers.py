@@ -94,7 +94,8 @@ class Carries:
     def counts(self) -> bool:
         """Whether it may be a count of labels."""
         terms = self.engine.terms
-        return isinstance(self, int) or (terms.plain(self.value) and terms.counting(self.value))
+        whole = isinstance(self, int) and not terms.ordering(self.value)
+        return whole or (terms.plain(self.value) and terms.counting(self.value))
 
     def refused(self, other: Any, number: Callable[[], Any]) -> Any:
         """Arithmetic that is not followed: Python goes on with plain numbers; a tensor is asked itself."""

@@ -54,6 +54,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
+        self.most = run.effective_batch_size if run.tables else math.inf
         self.world = 1
         self.contents: set[str] = set()
         """What the float rows of data from outside are called."""
@@ -133,14 +134,15 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
         """Data: rows of samples, of a `real` tensor by content. Flattened labels have several rows a sample."""
         shape, site = tuple(tensor.shape), call_site()
-        whole = (self.samples, self.samples * self.world)
+        labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
+        tables = (rows for rows in shape[:1] if rows > self.most and not labels)
+        whole = (self.samples, self.samples * self.world, *tables)
         fitting = (i for i in range(min(2, len(shape))) if shape[i] in (*whole, self.rows, self.rows * self.world))
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
                 return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
-        labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)
         flat = count > 0 and not left and (axis is None or count in self.widths)
@@ -323,12 +325,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A number of a tensor became a plain number of Python."""
         if of_an_object():
             return
-        value = self.laws.whole(self.value(tensor), tuple(tensor.shape))
+        found = self.value(tensor)
+        value, leaves = self.laws.whole(found, tuple(tensor.shape)), [term for part in found.parts for term in part]
         if self.laws.constant(value):
             return
         self.facts.reads.append((self.location(), how))
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
-        counts = not tensor.is_floating_point() or self.terms.counting(value)
+        counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))
         whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
         if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
             self.facts.counted = self.facts.counted or self.location()

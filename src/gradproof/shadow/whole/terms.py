@@ -15,7 +15,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -31,6 +31,8 @@ NOBODY, SEVERAL = -1, -2
 ROUNDED = Fraction(1, 10**6)
 """Below this a factor is the rounding of a float constant."""
 TRAINED = ("parameter", "state", "unknown")
+SEED = "random random ()"
+"""What a draw is called of any whole number, without bounds."""
 COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le")
 """What a count of labels, as a float, is made of."""
 NORMS = ("linalg_vector_norm", "norm")
@@ -258,6 +260,11 @@ class Terms:
     def counting(self, value: Combination) -> bool:
         """Whether a count of labels is among what a number is made of."""
         return any(self.made_with(term, COUNTED) for term in value)
+
+    def ordering(self, made: Collection[int]) -> bool:
+        """Whether numbers order samples, and count none: a permutation as it was drawn, or a seed, of any size."""
+        drawn = [str(self.attributes[one][0]) for one in made if self.operators[one] in ("data", "draw")]
+        return 0 < len(drawn) == len(made) and all(" randperm " in one or one == SEED for one in drawn)
 
     def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
         """Whether a term was made from one of some operators. It is kept, for terms do not change."""

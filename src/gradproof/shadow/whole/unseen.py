@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SAMPLED = 1024
 SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcdiv", "pow", "true_divide", "multiply"})
 """Operators that make another gradient of one. What a script logs of a gradient are norms, means and extremes."""
+NUMPY = torch.Tensor.numpy
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
 replaced = mock.patch.object
@@ -361,7 +362,7 @@ def digest(tensor: torch.Tensor) -> str:
     """What a real tensor holds."""
     with _disable_current_modes():
         plain = tensor.detach().cpu().reshape(-1).clone()
-        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
+        return hashlib.sha256(NUMPY(plain.view(torch.uint8)).tobytes()).hexdigest()
 
 
 def generator_of(device: Any, given: list[torch.Tensor]) -> torch.Generator:

@@ -85,7 +85,8 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
         return by_mask(x, call)
     value, chosen = call.values[:2]
     names_samples = len(call.shapes) == 2 and not value.shared and found.own[value.axis].isupper()
-    if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and chosen.shared:
+    given = chosen.shared or {x.terms.operators[term] for part in chosen.parts for term in part} <= {"data"}
+    if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and given:
         numbers = x.looked(call.tensors[1])
         return [Value(tuple(value.parts[number] for number in numbers), value.axis, 1)] if numbers else None
     law = Law(lambda _: ([found.own, *found.indices], [found.rows]), linear=(0,))
