@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,9 +71,8 @@ def _check(ruling: Ruling) -> dict[str, Any]:
     }
 
 
-# -- A graph of contracts as a text tree, as Graphviz DOT, and as a Mermaid flowchart.
+# -- A graph of contracts as a text tree.
 DEPTHS = ("contracts", "obligations", "checks")
-COLOURS: Mapping[str, str] = {"DISCHARGED": "#1a7f37", "BROKEN": "#cf222e", "OPEN": "#9a6700", ABSENT: "#6e7781"}
 Graph = Mapping[str, Any]
 Tree = tuple[str, Sequence["Tree"]]
 
@@ -116,63 +115,9 @@ def _branches(trees: Sequence[Tree], lead: str) -> Iterator[str]:
         yield from _branches(below, lead + ("   " if last else "│  "))
 
 
-Edge = tuple[str, str]
-
-
-def _nodes(graph: Graph, depth: int) -> tuple[dict[str, tuple[str, str]], list[Edge]]:
-    """Nodes as key -> (label, state), and edges from what depends to what it depends on."""
-    nodes: dict[str, tuple[str, str]] = {}
-    edges: list[Edge] = []
-    for contract in graph["contracts"]:
-        own = f"contract {contract['id']}"
-        nodes[own] = (contract["id"], contract["state"])
-        for other in contract["depends_on"]:
-            nodes.setdefault(f"contract {other['id']}", (other["id"], other["state"]))
-            edges.append((own, f"contract {other['id']}"))
-        for row in contract["obligations"] if depth else ():
-            clause = f"{own} obligation {row['id']}"
-            nodes[clause] = (row["id"], row["state"])
-            edges.append((own, clause))
-            for check in row["checks"] if depth > 1 else ():
-                edges.append((clause, f"check {check['id']}"))
-        rows = [c for row in contract["obligations"] for c in row["checks"]] + contract["others"] if depth > 1 else []
-        for check in rows:
-            nodes[f"check {check['id']}"] = (f"{check['id']} {check['outcome']}", check["state"])
-            edges += [(f"check {check['id']}", f"check {name}") for name in check["depends_on"]]
-    return nodes, list(dict.fromkeys(edges))
-
-
-def dot(graph: Graph, depth: str) -> str:
-    """Graphviz DOT."""
-    nodes, edges = _nodes(graph, DEPTHS.index(depth))
-    keys = {key: f"n{i}" for i, key in enumerate(nodes)}
-    lines = ["digraph gradproof {", "  rankdir=LR;", "  node [shape=box, fontname=sans-serif];"]
-    for key, (label, state) in nodes.items():
-        shown = f"{label}\\n{state}".replace('"', "'")
-        lines.append(f'  {keys[key]} [label="{shown}", color="{COLOURS[state]}"];')
-    lines += [f"  {keys[a]} -> {keys[b]};" for a, b in edges if b in keys]
-    return "\n".join([*lines, "}"])
-
-
-def mermaid(graph: Graph, depth: str) -> str:
-    """A Mermaid flowchart, as GitHub and GitLab draw it."""
-    nodes, edges = _nodes(graph, DEPTHS.index(depth))
-    keys = {key: f"n{i}" for i, key in enumerate(nodes)}
-    lines = ["flowchart LR"]
-    for key, (label, state) in nodes.items():
-        shown = f"{label}<br/>{state}".replace('"', "#quot;")
-        lines.append(f'  {keys[key]}["{shown}"]:::{state.lower()}')
-    lines += [f"  {keys[a]} --> {keys[b]}" for a, b in edges if b in keys]
-    lines += [f"  classDef {state.lower()} stroke:{colour},stroke-width:2px" for state, colour in COLOURS.items()]
-    return "\n".join(lines)
-
-
-DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "mermaid": mermaid}
-
-
 @click.command("graph")
 @place
-@output_format(*DRAWN, "json")
+@output_format("text", "json")
 @click.option(
     "--depth", type=click.Choice(DEPTHS), default="checks", show_default=True,
     help="How far down; JSON has everything.",
@@ -191,5 +136,5 @@ def command(options: Options, format_: str, depth: str) -> int:
     if format_ == "json":
         click.echo(json.dumps(graph, indent=1, ensure_ascii=False))
     else:
-        click.echo(DRAWN[format_](graph, depth))
+        click.echo(text(graph, depth))
     return 0
