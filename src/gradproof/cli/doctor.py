@@ -8,9 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +48,14 @@ def shadows(folder: Path) -> list[Shadow]:
     """Everything in the folder that hides an installed package, by name. Raises OSError for a folder without entry."""
     folder = folder.resolve()
     known = installed()
+    importlib.invalidate_caches()
     elsewhere = [p for p in sys.path if Path(p or ".").resolve() != folder]
     found = []
     for name, entry in candidates(folder):
-        with searching([str(folder), *elsewhere]):
-            here = resolved(name)
+        here = resolved(name, [str(folder), *elsewhere])
         if here is None or not _inside(here, folder):
             continue
-        with searching(elsewhere):
-            there = resolved(name)
+        there = resolved(name, elsewhere)
         if there is not None and (_inside(there, folder) or here.origin is there.origin is None):
             continue
         distributions = known.get(name, ())
@@ -96,10 +94,10 @@ def installed() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(sorted(titles)) for name, titles in found.items()}
 
 
-def resolved(name: str) -> ModuleSpec | None:
-    """What `import name` would load in a fresh process with this sys.path; a loaded module does not count."""
+def resolved(name: str, path: Sequence[str]) -> ModuleSpec | None:
+    """What `import name` would load in a fresh process with this as sys.path; a loaded module does not count."""
     for finder in sys.meta_path:
-        spec = finder.find_spec(name, None, None)
+        spec = finder.find_spec(name, path if finder is PathFinder else None, None)
         if spec is not None:
             return spec
     return None
@@ -108,19 +106,6 @@ def resolved(name: str) -> ModuleSpec | None:
 def place(spec: ModuleSpec) -> str:
     """The file or folder that a module comes from."""
     return str(spec.origin or next(iter(spec.submodule_search_locations or ()), spec.name))
-
-
-@contextmanager
-def searching(path: Sequence[str]) -> Iterator[None]:
-    """Another sys.path, as long as it lasts."""
-    held = list(sys.path)
-    sys.path[:] = path
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = held
-        importlib.invalidate_caches()
 
 
 def _inside(spec: ModuleSpec, folder: Path) -> bool:
