@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -117,15 +117,6 @@ def effect(expect: ClaimVerdict, found: ClaimVerdict, stated: Answers, contrary:
 
 
 CLAIMS = "gradproof-claims/1"
-VerdictName = Literal[
-    "PROVED for all inputs", "PROVED within a bound", "REFUTED", "MEASURED true", "MEASURED false", "NOT TESTABLE",
-    "OPEN",
-]  # fmt: skip
-AnswerName = Literal[
-    "proved for all inputs", "proved within a bound", "sampled", "counterexample", "contradicted by a proof",
-    "contradicted by a sample", "figure inside", "figure outside", "computed so", "computed otherwise", "nothing",
-]  # fmt: skip
-EffectName = Literal["DISCHARGED", "BROKEN", "OPEN"]
 
 
 class NamedBound(DocumentModel):
@@ -142,10 +133,10 @@ class Named(DocumentModel):
     """
 
     id: str
-    part: Literal["checks", "refuted_by", "contradicted_by"]
+    part: Part
     contract: str
-    outcome: str
-    answer: AnswerName
+    outcome: Outcome
+    answer: ClaimAnswer
     contrary: bool
     red: bool
     reason: str
@@ -164,7 +155,7 @@ class Figure(DocumentModel):
     origin: str
     place: str
     on: str
-    answer: AnswerName
+    answer: ClaimAnswer
     value: str
     said: str
     reason: str
@@ -180,9 +171,9 @@ class LedgerRow(DocumentModel):
     title: str
     claim: str
     form: str
-    expect: VerdictName
-    verdict: VerdictName
-    effect: EffectName
+    expect: ClaimVerdict
+    verdict: ClaimVerdict
+    effect: Effect
     counts: bool
     reason: str
     contradiction: str | None
@@ -192,8 +183,8 @@ class LedgerRow(DocumentModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> LedgerRow:
-        found, judged, counts = concluded(ClaimVerdict(self.expect), self.checks, self.figures)
-        if (self.verdict, self.effect) != (str(found), str(judged)):
+        found, judged, counts = concluded(self.expect, self.checks, self.figures)
+        if (self.verdict, self.effect) != (found, judged):
             raise ValueError(f"{self.id}: {self.verdict}, {self.effect} does not follow from what it names")
         if self.counts != counts:
             raise ValueError(f"{self.id}: it counts by something that can turn red, and by nothing else")
@@ -205,7 +196,7 @@ def concluded(
 ) -> tuple[ClaimVerdict, Effect, bool]:
     """The verdict on a row, its effect, and whether it counts."""
     named: list[Named | Figure] = [*checks, *figures]
-    stated = [ClaimAnswer(one.answer) for one in named]
+    stated = [one.answer for one in named]
     found = ClaimVerdict.NOT_TESTABLE if expect is ClaimVerdict.NOT_TESTABLE else verdict(stated)
     made = effect(expect, found, stated, any(c.contrary for c in checks))
     return found, made, any(one.red for one in named)
@@ -219,7 +210,7 @@ class Totals(DocumentModel):
     as_expected: Tally
     broken: Tally
     open: Tally
-    verdicts: dict[VerdictName, Tally]
+    verdicts: dict[ClaimVerdict, Tally]
 
 
 class Claims(DocumentModel):
@@ -233,7 +224,7 @@ class Claims(DocumentModel):
     made_at: str
     ledger: Sha256
     sources: dict[str, str]
-    exit: Literal["met", "broken", "open", "nothing"]
+    exit: Exit
     code: int
     totals: Totals
     rows: list[LedgerRow]
@@ -243,7 +234,7 @@ class Claims(DocumentModel):
         if self.totals != totals(self.rows):
             raise ValueError("the totals do not count the rows")
         found = exit_of(self.rows)
-        if (self.exit, self.code) != (str(found), EXIT_CODE[found]):
+        if (self.exit, self.code) != (found, EXIT_CODE[found]):
             raise ValueError("the exit code is not that of the rows")
         return self
 
@@ -252,14 +243,13 @@ def totals(rows: list[LedgerRow]) -> Totals:
     """The rows, counted."""
     effects = [row.effect for row in rows]
     found = [row.verdict for row in rows]
-    names: tuple[VerdictName, ...] = get_args(VerdictName)
     return Totals(
         rows=len(rows),
         counted=sum(row.counts for row in rows),
-        as_expected=effects.count("DISCHARGED"),
-        broken=effects.count("BROKEN"),
-        open=effects.count("OPEN"),
-        verdicts={name: found.count(name) for name in names if name in found},
+        as_expected=effects.count(Effect.DISCHARGED),
+        broken=effects.count(Effect.BROKEN),
+        open=effects.count(Effect.OPEN),
+        verdicts={name: found.count(name) for name in ClaimVerdict if name in found},
     )
 
 
@@ -290,7 +280,7 @@ def headline(made: Claims) -> str:
     parts = [f"{t.as_expected} as expected", f"{t.broken} not as expected", f"{t.open} open"]
     counted = f"{t.counted} count: each names a check or a figure that can turn red"
     said = {"met": "every verdict is as expected", "broken": "a verdict is not as expected"}
-    exit_ = said.get(made.exit, EXIT_MEANING[Exit(made.exit)])
+    exit_ = said.get(made.exit, EXIT_MEANING[made.exit])
     return f"{plural(t.rows, 'claim')}: {', '.join(parts)}; {counted} (exit {made.code}: {exit_})"
 
 

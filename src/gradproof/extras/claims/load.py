@@ -227,7 +227,7 @@ def claims_of(
             "made_at": now(),
             "ledger": ledger.digest,
             "sources": dict(ledger.sources),
-            "exit": str(found),
+            "exit": found,
             "code": EXIT_CODE[found],
             "totals": totals(rows),
             "rows": rows,
@@ -256,13 +256,14 @@ class _LedgerBuilder:
         read = [self._figure(figure) for figure in claim.figures or ()]
         expect = ClaimVerdict(claim.expect)
         found, made, counts = concluded(expect, checks, read)
-        stated = {"id", "source", "claim", "form", "expect", "contradiction", "why"}
+        stated = {"id", "source", "claim", "form", "contradiction", "why"}
         return LedgerRow.model_validate(
             {
                 **claim.model_dump(include=stated),
                 "title": self.ledger.sources[claim.source],
-                "verdict": str(found),
-                "effect": str(made),
+                "expect": expect,
+                "verdict": found,
+                "effect": made,
                 "counts": counts,
                 "reason": "; ".join(dict.fromkeys(_reasons(expect, found, made, checks, read))),
                 "checks": checks,
@@ -276,10 +277,10 @@ class _LedgerBuilder:
         counter = finding.counterexample if finding and stated is ClaimAnswer.COUNTEREXAMPLE else None
         return Named(
             id=check.id,
-            part=part.value,
+            part=part,
             contract=self.contract[check.id],
-            outcome=str(ruling.outcome),
-            answer=stated.value,
+            outcome=ruling.outcome,
+            answer=stated,
             contrary=ruling.outcome is FAR[check.expect],
             red=can_turn_red(check),
             reason="" if ruling.effect is Effect.DISCHARGED else ruling.reason,
@@ -297,13 +298,13 @@ class _LedgerBuilder:
             value = figures.value_of(figure, self._content(figure))
         except (Unread, GradproofError) as error:
             reason = error.found if isinstance(error, GradproofError) else str(error)
-            return Figure(**words, answer="nothing", value="", reason=reason, red=figure.compute is None)
+            return Figure(**words, answer=ClaimAnswer.NOTHING, value="", reason=reason, red=figure.compute is None)
         inside = figures.judged(figure, value)
         exact = figure.compute is not None or figure.plan is not None
         stated = (ClaimAnswer.COMPUTED if inside else ClaimAnswer.COMPUTED_OTHERWISE) if exact else None
         stated = stated or (ClaimAnswer.FIGURE_INSIDE if inside else ClaimAnswer.FIGURE_OUTSIDE)
         shown = figures.stated(value, figure.unit)
-        return Figure(**words, answer=stated.value, value=shown, reason="", red=figure.compute is None)
+        return Figure(**words, answer=stated, value=shown, reason="", red=figure.compute is None)
 
     def _origin(self, figure: FigureShape) -> tuple[str, str, str]:
         """What a figure is read from, where, and the command that makes it again."""
@@ -400,6 +401,6 @@ def _reasons(
     if found not in (expect, ClaimVerdict.OPEN):
         yield f"expected: {expect}; found: {found}"
     for check in checks:
-        if check.contrary or ClaimAnswer(check.answer) is ClaimAnswer.NOTHING:
+        if check.contrary or check.answer is ClaimAnswer.NOTHING:
             yield f"{check.id} is {check.outcome}" + (f": {check.reason}" if check.reason else "")
-    yield from (f"{f.origin}: {f.reason}" for f in read if ClaimAnswer(f.answer) is ClaimAnswer.NOTHING)
+    yield from (f"{f.origin}: {f.reason}" for f in read if f.answer is ClaimAnswer.NOTHING)
