@@ -53,7 +53,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
     },
     "Other runs, versions and machines": {
         "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
-        "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
+        "diff": ("diff", "Say what changed between two contracts or two sets of reports."),
         "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
         "verify-bundle": ("attest:verify_bundle", "Judge such a folder, offline."),
     },

@@ -1,4 +1,4 @@
-"""`gradproof diff`: what changed between two contracts or two sets of evidence, and what became weaker."""
+"""`gradproof diff`: what changed between two contracts or two sets of reports, and what became weaker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = 160
 def command(old: Path, new: Path, format_: str) -> int:
     """Say what changed from OLD to NEW, and call a weakening a weakening.
 
-    Both are contracts (contract.yaml, or workspaces), or both are evidence (report.json, or folders of reports). Exit
+    Both are contracts (contract.yaml, or workspaces), or both are reports (report.json, or folders of them). Exit
     code 0: nothing became weaker; 1: something did; 4: something cannot be compared, or no order decides it.
     """
     from gradproof.report.diff import difference

@@ -1,4 +1,4 @@
-"""What is compared, as trees of plain data: contracts with the settings beside them, reports, or evidence files.
+"""What is compared, as trees of plain data: contracts with the settings beside them, or reports.
 
 A tree holds what says something: empty values and defaults are left out, rows are found by their ids.
 """
@@ -18,14 +18,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from gradproof import __version__
-from gradproof.core.check import Check, digest_of
+from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
+from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
-from gradproof.core.schemas.evidence import EvidenceFinding
-from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
-from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, FieldChange, Way, changed, compare
+from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, FieldChange, changed, compare
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
@@ -54,12 +52,12 @@ class SideShape(DocumentModel):
     """What was compared: its place as it was given, and a digest of what was read there."""
 
     path: str
-    kind: Literal["contract", "report", "evidence"]
+    kind: Literal["contract", "report"]
     digest: Sha256
 
 
 class Diff(DocumentModel):
-    """What changed between two contracts or two sets of evidence.
+    """What changed between two contracts or two sets of reports.
 
     Only `exit` met says that nothing is weaker. `open` are the reasons why something could not be compared. History:
     1, the first.
@@ -73,21 +71,22 @@ class Diff(DocumentModel):
     code: int
     open: list[str]
     contracts: list[ComparedShape]
-    totals: dict[Way, Tally]
+    totals: dict[Direction, Tally]
 
     @model_validator(mode="after")
     def _consistent(self) -> Diff:
         found = [change.direction for row in self.contracts for change in row.changes]
         if any(found.count(name) != count for name, count in self.totals.items()) or len(self.totals) != 4:
             raise ValueError("the totals do not count the changes")
-        wanted = "broken" if "weakened" in found else "open" if "undecided" in found or self.open else "met"
+        undecided = Direction.UNDECIDED in found or self.open
+        wanted = "broken" if Direction.WEAKENED in found else "open" if undecided else "met"
         if self.exit != wanted or self.code != {"met": 0, "broken": 1, "open": 4}[wanted]:
             raise ValueError(f"the exit is {self.exit}, and the changes make it {wanted}")
         return self
 
 
 Tree = Mapping[str, Any]
-CONTRACT, REPORT, EVIDENCE = "contract", "report", "evidence"
+CONTRACT, REPORT = "contract", "report"
 SETTINGS = "pyproject.toml"
 
 
@@ -114,21 +113,12 @@ class Side:
 
 def side(path: Path) -> Side:
     """What lies at a path. Raises GradproofError GP481, and ContractErrors for a contract that is wrong."""
-    settings: Tree = {}
+    contracts = sorted(path.glob("proofs/*/contract.yaml")) if path.is_dir() else []
+    if contracts:
+        return _side(path, CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS))
     if path.is_dir():
-        contracts = sorted(path.glob("proofs/*/contract.yaml"))
-        reports = [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()]
-        if contracts:
-            kind, items, settings = CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS)
-        elif reports:
-            return side_of(path, reports)
-        else:
-            kind, items = EVIDENCE, _evidence(path)
-    elif path.suffix == ".json":
-        return side_of(path, [path])
-    else:
-        kind, items = CONTRACT, [_contract_tree(path)]
-    return _side(path, kind, items, settings)
+        return side_of(path, [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()])
+    return side_of(path, [path]) if path.suffix == ".json" else _side(path, CONTRACT, [_contract_tree(path)], {})
 
 
 def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
@@ -138,6 +128,8 @@ def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
 
 def _side(path: Path, kind: str, items: Sequence[Item], settings: Tree) -> Side:
     found = {item.name: item for item in items}
+    if not items:
+        raise unreadable(path, "it holds no contract and no report")
     if len(found) < len(items):
         raise unreadable(path, "two contracts have one name")
     digest = digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings])
@@ -297,48 +289,13 @@ def _judged(row: Tree) -> dict[str, Any]:
     names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "params")
     own = {**{k: row[k] for k in names if k in row}, "subject": row.get("subject"), "required": row.get("required")}
     own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in row["bounds"]}
-    own["time_limit"] = row.get("time_limit")
-    return own | _shown(row, row["outcome"], row["effect"])
-
-
-def _shown(finding: Tree, outcome: str, effect: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"status": f"{outcome}, {effect}"}
-    if effect != Effect.DISCHARGED:
-        return found
-    killed = [c["name"] for c in finding["controls"] if c["killed"] is True and c["outcome"] == Outcome.REFUTED]
-    covers = {c["name"]: {"reached": c["reached"]} for c in finding["covers"]}
-    more = {"shown": finding["reach"], "taken": finding["assumptions"], "covers": covers, "killed": killed}
-    return {**found, **more, "domain": finding.get("domain")}
-
-
-def _evidence(folder: Path) -> list[Item]:
-    """The evidence below a folder of reports, by contract: the later of two files of one check. Raises GP481."""
-    from gradproof.evidence.store import read
-
-    found: dict[str, dict[str, tuple[str, Any]]] = {}
-    for path in [p for kind in ("evidence", "gpu") for p in sorted(folder.glob(f"{kind}/*/*.json"))]:
-        try:
-            evidence = read(path)
-        except (ValueError, RecursionError) as e:
-            raise unreadable(path, str(e)) from e
-        check = evidence.check
-        rows = found.setdefault(str(check.text.get("contract", "unnamed")), {})
-        if check.id not in rows or evidence.finished_at > rows[check.id][0]:
-            rows[check.id] = (evidence.finished_at, _found(check, evidence.finding))
-    if not found:
-        raise unreadable(folder, "it holds no contract, no report.json and no evidence")
-    trees = {name: {"checks": {c: row for c, (_, row) in sorted(rows.items())}} for name, rows in found.items()}
-    return [Item(name, "", _trimmed(tree)) for name, tree in sorted(trees.items())]
-
-
-def _found(check: Check, finding: EvidenceFinding) -> dict[str, Any]:
-    outcome, _ = audit(check, finding)
-    data = json.loads(json.dumps(check.to_json()))
-    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "subject",
-             "params", "assumptions")  # fmt: skip
-    own = {k: data[k] for k in names}
-    own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in data["bounds"]}
-    return own | _shown(finding.stated(), str(outcome), str(DECISION[check.expect, outcome]))
+    own |= {"time_limit": row.get("time_limit"), "status": f"{row['outcome']}, {row['effect']}"}
+    if row["effect"] != Effect.DISCHARGED:
+        return own
+    killed = [c["name"] for c in row["controls"] if c["killed"] is True and c["outcome"] == Outcome.REFUTED]
+    covers = {c["name"]: {"reached": c["reached"]} for c in row["covers"]}
+    more = {"shown": row["reach"], "taken": row["assumptions"], "covers": covers, "killed": killed}
+    return {**own, **more, "domain": row.get("domain")}
 
 
 # -- Two sides compared: the changes of each contract, what semver asks of its version, and the exit.
@@ -372,8 +329,9 @@ def between(before: Side, after: Side) -> Diff:
             changes = list(compare(before.settings, after.settings, diff_rules.SETTINGS))
             contracts.append(_row("pyproject.toml", "", "", changes))
     found = [change.direction for row in contracts for change in row["changes"]]
-    totals = {str(d): found.count(str(d)) for d in Direction}
-    exit_ = Exit.BROKEN if totals["weakened"] else Exit.OPEN if totals["undecided"] or reasons else Exit.MET
+    totals = {direction: found.count(direction) for direction in Direction}
+    undecided = totals[Direction.UNDECIDED] or reasons
+    exit_ = Exit.BROKEN if totals[Direction.WEAKENED] else Exit.OPEN if undecided else Exit.MET
     named = (("old", before), ("new", after))
     sides = {name: {"path": str(s.path), "kind": s.kind, "digest": s.digest} for name, s in named}
     stated = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
@@ -411,7 +369,7 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
         return _row(there.name, old.version if old else "", new.version if new else "", [change])
     if old.open or new.open:
         return _row(there.name, old.version, new.version, [])
-    table = diff_rules.CONTRACT if before.kind == after.kind == CONTRACT else diff_rules.EVIDENCE
+    table = diff_rules.CONTRACT if before.kind == CONTRACT else diff_rules.EVIDENCE
     was, now = _shared(old.tree, new.tree)
     changes = list(compare(was, now, table))
     stated = [c for c in changes if c.place != "text"]
@@ -449,8 +407,8 @@ def _without(rows: Iterable[dict[str, Any]], *keys: str) -> None:
 
 def _row(name: str, old: str, new: str, changes: Sequence[ChangeShape]) -> dict[str, Any]:
     order = list(Direction)
-    ranked = sorted(changes, key=lambda c: order.index(Direction(c.direction)))
-    claims = [NEEDED[Direction(c.direction)] for c in changes if c.of == "claim"]
+    ranked = sorted(changes, key=lambda c: order.index(c.direction))
+    claims = [NEEDED[c.direction] for c in changes if c.of == "claim"]
     needed = max(claims, key=STEPS.index, default="none")
     up = raised(old, new)
     enough = None if up is None else up != "lowered" and STEPS.index(up) >= STEPS.index(needed)

@@ -159,7 +159,6 @@ def data(old: Any, new: Any) -> Iterator[FieldChange]:
 
 
 Kind = Literal["claim", "evidence"]
-Way = Literal["weakened", "undecided", "strengthened", "neutral"]
 
 
 class ChangeShape(DocumentModel):
@@ -167,7 +166,7 @@ class ChangeShape(DocumentModel):
 
     kind: str
     place: str
-    direction: Way
+    direction: Direction
     word: str
     old: str | None
     new: str | None
@@ -373,9 +372,7 @@ def _stated(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[C
 def changed(kind: str, place: str, found: FieldChange, of: Kind = "claim") -> ChangeShape:
     """A difference at a place, both sides as text."""
     old, new = _shown(found.old), _shown(found.new)
-    return ChangeShape(
-        kind=kind, place=place, direction=found.direction.value, word=found.word, old=old, new=new, of=of
-    )
+    return ChangeShape(kind=kind, place=place, direction=found.direction, word=found.word, old=old, new=new, of=of)
 
 
 def _shown(value: Any) -> str | None:

@@ -284,10 +284,15 @@ def test_the_command_prints_words_and_json(tmp_path: Path, capsys: pytest.Captur
     assert cli.dispatch(["diff", str(one), str(other), "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     jsonschema.validate(data, schemas()["diff.schema.json"])
-    assert Diff.model_validate(data).totals == {"weakened": 1, "undecided": 0, "strengthened": 0, "neutral": 0}
+    assert Diff.model_validate_json(json.dumps(data)).totals == {
+        "weakened": 1,
+        "undecided": 0,
+        "strengthened": 0,
+        "neutral": 0,
+    }
     for forged in ({"exit": "met", "code": 0}, {"code": 0}, {"totals": {**data["totals"], "weakened": 0}}):
         with pytest.raises(ValueError, match="the "):
-            Diff.model_validate({**data, **forged})
+            Diff.model_validate_json(json.dumps({**data, **forged}))
 
 
 def test_what_cannot_be_compared_is_open_and_what_cannot_be_read_is_an_error(

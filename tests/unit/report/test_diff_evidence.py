@@ -1,4 +1,4 @@
-"""`gradproof diff` of reports and of evidence: what was shown, and what is shown no more."""
+"""`gradproof diff` of reports: what was shown, and what is shown no more."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 from report_sample import green as made, judged, partial
-from toy_workspace import answer, check, refutation
 
-from gradproof.core.check import Bound, Finding, digest_of
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import Outcome, Reach
-from gradproof.evidence.record import record
-from gradproof.evidence.store import safe
 from gradproof.report.diff import Diff, difference
 
 Report = dict[str, Any]
@@ -171,31 +166,7 @@ def test_a_report_that_says_more_than_its_parts_is_refused(tmp_path: Path) -> No
         difference(one, other)
 
 
-def evidence(folder: Path, finding: Finding, **changed: Any) -> Path:
-    """A folder of reports with the evidence of one check alone."""
-    made = check("K-1", text={"contract": "toy"}, bounds=(Bound("n", 4, "r"),), **changed)
-    data = json.loads(json.dumps(record(made, finding)))
-    saved(folder / "evidence" / safe("K-1") / f"{digest_of(data)[:16]}.json", data)
-    return folder
-
-
-def test_evidence_files_are_compared_where_there_is_no_report(tmp_path: Path) -> None:
-    one = evidence(tmp_path / "a", answer(check()))
-    for i, (finding, kind) in enumerate([(answer(check(), reach=Reach.CHOSEN), "reach"),
-                                         (Finding(Outcome.TIMEOUT, "late"), "outcome"),
-                                         (refutation(check()), "outcome")]):  # fmt: skip
-        other = evidence(tmp_path / f"b{i}", finding)
-        assert stated(difference(one, other)) == {(kind, "weakened"): 1}
-        assert stated(difference(other, one)) == {(kind, "strengthened"): 1}
-    fewer = evidence(tmp_path / "c", answer(check()), mutants=())
-    assert ("mutant", "weakened") in stated(difference(one, fewer))
-    contract = saved(tmp_path / "report.json", green())
-    assert difference(one, contract).open[0].startswith("evidence and report")
-
-
-def test_evidence_that_was_edited_is_refused(tmp_path: Path) -> None:
-    one = evidence(tmp_path / "a", answer(check()))
-    [path] = one.glob("evidence/*/*.json")
-    path.write_text(path.read_text(encoding="utf-8").replace('"bounded"', '"all inputs"'), encoding="utf-8")
-    with pytest.raises(GradproofError, match="GP481"):
-        difference(one, one)
+def test_a_folder_without_a_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    with pytest.raises(GradproofError, match="no contract and no report"):
+        difference(tmp_path, tmp_path)
