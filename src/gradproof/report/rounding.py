@@ -6,7 +6,6 @@ What is stale, rejected or absent is called that, and no such document has a wor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -19,32 +18,6 @@ from gradproof.report.text import ABSENT, counted, plural, ratio, sci, seconds, 
 TITLES = ("Gradients", "Buffer", "Order", "Tolerance", "True up to", "Undecided", "False from")
 KERNEL_TITLES = ("Operator", "dtype", "device", "Claim", "State", "Cases", "Off", "Worst ratio", "Named", "Why")
 RELY_TITLES = ("Check", "Operator", "dtype", "device", "State", "What follows")
-WORST_FIRST = ("REFUTED", "ERROR", "NOT_RUN", HOLDS)
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """An operator in a dtype on a device, over all its flags. `ratio`: the largest error over its bound."""
-
-    operator: str
-    dtype: str
-    device: str
-    claim: str
-    outcome: str
-    states: str
-    cases: int
-    off: int
-    ratio: float | None
-    names: tuple[str, ...]
-    why: str
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The row as cells."""
-        worst = ABSENT if self.ratio is None else ratio(self.ratio)
-        names = "; ".join(self.names) or ABSENT
-        cells = (self.operator, self.dtype, self.device, self.claim, self.states, str(self.cases), str(self.off))
-        return (*cells, worst, names, self.why)
 
 
 def status(report: Report) -> str:
@@ -97,27 +70,17 @@ def about(document: Mapping[str, Any]) -> str:
     return f"{asked}; {'; '.join(document['assumes'])}; rests on {rests}; {made}."
 
 
-def kernels(document: Mapping[str, Any]) -> list[tuple[str, list[Kernel]]]:
-    """The rows of one document by section; an operator that ran under several flags is one row, the worst first."""
-    sections = []
-    for section, rows in groupby(document["rows"], key=lambda r: str(r["section"])):
-        groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-        for row in rows:
-            groups.setdefault((row["operator"], row["dtype"], row["device"], row["claim"]), []).append(row)
-        sections.append((section, [_kernel(key, found) for key, found in groups.items()]))
-    return sections
+def kernels(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The rows of one document by section."""
+    return [(name, list(rows)) for name, rows in groupby(document["rows"], key=lambda row: str(row["section"]))]
 
 
-def _kernel(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> Kernel:
-    outcomes = [row["outcome"] for row in rows]
-    ratios = [float(row["ratio"]) for row in rows if row["ratio"] is not None]
-    worst = next((o for o in WORST_FIRST if o in outcomes), outcomes[0])
-    names = tuple(dict.fromkeys(name for row in rows for name in row["names"]))
-    why = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
-    cases, off = sum(row["cases"] for row in rows), sum(row["mismatches"] for row in rows)
-    operator, dtype, device, claim = key
-    states, largest = counted(outcomes), max(ratios, default=None)
-    return Kernel(operator, dtype, device, claim, worst, states, cases, off, largest, names, why)
+def kernel_words(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row as cells: an operator in a dtype on a device, the claim with the flags that it was made under."""
+    claim = ", ".join([row["claim"], *(f"{name}={flag}" for name, flag in row["flags"].items())])
+    worst = ABSENT if row["ratio"] is None else ratio(float(row["ratio"]))
+    counts, names = (str(row["cases"]), str(row["mismatches"]), worst), "; ".join(row["names"]) or ABSENT
+    return (row["operator"], row["dtype"], row["device"], claim, row["outcome"], *counts, names, row["reason"])
 
 
 def ran(document: Mapping[str, Any]) -> str:
@@ -129,11 +92,11 @@ def ran(document: Mapping[str, Any]) -> str:
     return f"{document['path']}: {where}; {outcomes}"
 
 
-def section_words(rows: Sequence[Kernel]) -> str:
+def section_words(rows: Sequence[Mapping[str, Any]]) -> str:
     """A section in one line: outcomes and the largest ratio."""
-    ratios = [k.ratio for k in rows if k.ratio is not None]
+    ratios = [float(row["ratio"]) for row in rows if row["ratio"] is not None]
     worst = f"; worst ratio {ratio(max(ratios))}" if ratios else ""
-    return f"{plural(len(rows), 'row')}, {counted(k.outcome for k in rows)}{worst}"
+    return f"{plural(len(rows), 'row')}, {counted(row['outcome'] for row in rows)}{worst}"
 
 
 def devices(report: Report) -> list[str]:

@@ -178,7 +178,7 @@ def _kernels(report: Report) -> str:
         found = rounding.kernels(document)
         parts += ["### Kernels", escape(rounding.ran(document))]
         parts += [bullets(f"{section}: {rounding.section_words(rows)}" for section, rows in found)]
-        parts += [table(rounding.KERNEL_TITLES, [k.words for _, rows in found for k in rows])]
+        parts += [table(rounding.KERNEL_TITLES, [rounding.kernel_words(row) for _, rows in found for row in rows])]
     return "\n\n".join(parts)
 
 
