@@ -1,8 +1,8 @@
 """Correct rounding in vectors, machines that differ in one habit, and names for the ways in which a kernel parts.
 
 Values are float64 arrays that hold numbers of a format of at most 24 significand bits; every such number is a float64.
-`round_to` works on the bits of a float64 with integers alone, so that no flush mode and no rounding mode of the CPU
-changes it. Each operation of a machine rounds the exact result once:
+`round_to` scales by powers of two, so that all that it computes with are normal float64 numbers, which no flush mode of
+the CPU changes. Each operation of a machine rounds the exact result once:
 
 - a product of two 24-bit significands has 48 bits, so float64 holds it exactly;
 - a sum may not fit: TwoSum (Knuth) gives its error, and a sum rounded to odd rounds on correctly to p <= 51 bits, into
@@ -35,7 +35,6 @@ from gradproof.arith.formats import FORMATS, Format
 Bits = npt.NDArray[np.uint32]
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.uint64]
 
 TF32 = Format("tf32", 19, 11, -126, 127)
 KNOWN = {name: f for name, f in FORMATS.items() if f.p <= 24} | {"tf32": TF32}
@@ -51,57 +50,31 @@ def known(name: str) -> Format:
 def decode(bits: Bits, name: str) -> Values:
     """The values of bit patterns of a format; exact, subnormals and the sign of zero included."""
     f = known(name)
-    wide = bits.astype(np.uint64)
-    mag = wide & np.uint64(2 ** (f.bits - 1) - 1)
-    drop, infinity = np.uint64(53 - f.p), np.uint64((2 ** (f.bits - f.p) - 1) << (f.p - 1))
-    raw = (mag << drop) + np.uint64((1023 - f.emax) << 52)
-    small = mag < np.uint64(2 ** (f.p - 1))
-    if small.any():
-        raw[small] = (mag[small].astype(np.float64) * 2.0 ** (f.emin - f.p + 1)).view(np.uint64)
-    special = mag >= infinity
-    if special.any():
-        raw[special] = (mag[special] - infinity << drop) | np.uint64(2047 << 52)
-    signed: Values = (raw | (wide >> np.uint64(f.bits - 1)) << np.uint64(63)).view(np.float64)
+    wide = bits.astype(np.int64)
+    field, fraction = (wide >> (f.p - 1)) & (2 ** (f.bits - f.p) - 1), wide & (2 ** (f.p - 1) - 1)
+    hidden = np.where(field > 0, fraction + 2 ** (f.p - 1), fraction)
+    size = np.ldexp(hidden.astype(np.float64), np.maximum(field, 1) + f.emin - f.p)
+    size = np.where(field == 2 ** (f.bits - f.p) - 1, np.where(fraction > 0, np.nan, np.inf), size)
+    signed: Values = np.copysign(size, np.where(wide >> (f.bits - 1), -1.0, 1.0))
     return signed
 
 
 def encode(x: Values, name: str, toward_zero: bool = False) -> Bits:
-    """Bit patterns of x rounded to a format, to nearest even or toward zero; every NaN becomes one pattern."""
+    """Bit patterns of x rounded to a format, to nearest even or toward zero; every NaN becomes one pattern.
+
+    A pattern without its sign counts the numbers of the format from zero, so what is rounded up to the next power of
+    two, or to infinity, has the pattern that follows.
+    """
     f = known(name)
-    raw = np.ascontiguousarray(x, dtype=np.float64).view(np.uint64)
-    mag = raw & np.uint64(2**63 - 1)
-    drop = np.uint64(53 - f.p)
-    infinity = np.uint64((2 ** (f.bits - f.p) - 1) << (f.p - 1))
-    shifted = mag - np.uint64((1023 - f.emax) << 52)
-    rounded = _cut(shifted, drop, toward_zero)
-    rounded = np.minimum(rounded, infinity - np.uint64(1) if toward_zero else infinity)
-    small = np.flatnonzero(mag < np.uint64((1023 + f.emin) << 52))
-    if len(small):
-        rounded[small] = _cut_subnormal(mag[small], f, toward_zero)
-    result = (rounded | (raw >> np.uint64(63)) << np.uint64(f.bits - 1)).astype(np.uint32)
-    special = np.flatnonzero(mag >= np.uint64(2047 << 52))
-    if len(special):
-        nan = np.uint32(infinity | np.uint64(2 ** (f.p - 2)))
-        signed = (raw[special] >> np.uint64(63) << np.uint64(f.bits - 1)) | infinity
-        result[special] = np.where(mag[special] > np.uint64(2047 << 52), nan, signed.astype(np.uint32))
+    infinity = 2 ** (f.bits - 1) - 2 ** (f.p - 1)
+    size = np.where(np.isfinite(x), np.abs(x), 0.0)
+    exponent = np.where(size > 0, np.maximum(np.frexp(size)[1] - 1, f.emin), f.emin).astype(np.int64)
+    units = np.ldexp(size, f.p - 1 - exponent)
+    count = (np.trunc(units) if toward_zero else np.rint(units)).astype(np.int64) + ((exponent - f.emin) << (f.p - 1))
+    count = np.minimum(count, infinity - 1 if toward_zero else infinity)
+    count = np.where(np.isinf(x), infinity, count) | (np.signbit(x).astype(np.int64) << (f.bits - 1))
+    result: Bits = np.where(np.isnan(x), infinity + 2 ** (f.p - 2), count).astype(np.uint32)
     return result
-
-
-def _cut(whole: Words, drop: Words | np.uint64, toward_zero: bool) -> Words:
-    """Integers without their last `drop` bits, to nearest even or toward zero."""
-    one = np.uint64(1)
-    if toward_zero:
-        return whole >> drop
-    result: Words = (whole + ((one << (drop - one)) - one) + ((whole >> drop) & one)) >> drop
-    return result
-
-
-def _cut_subnormal(mag: Words, f: Format, toward_zero: bool) -> Words:
-    """Magnitudes of float64 numbers below 2^emin in units of the smallest subnormal."""
-    exponent = (mag >> np.uint64(52)).astype(np.int64)
-    hidden = np.where(exponent > 0, np.uint64(2**52), np.uint64(0))
-    drop = np.clip(f.emin + 1023 - exponent + 53 - f.p, 0, 60).astype(np.uint64)
-    return _cut((mag & np.uint64(2**52 - 1)) | hidden, drop, toward_zero)
 
 
 def round_to(x: Values, name: str, toward_zero: bool = False) -> Values:
