@@ -20,7 +20,7 @@ from tests.checked import watch
 LOOP = """
 import json, sys, torch
 from contextlib import nullcontext
-from torch import distributed as dist
+from torch import distributed as dist, nn
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 model = nn.parallel.DistributedDataParallel(net)
@@ -55,9 +55,10 @@ WRONG = {
     "not divided": (LOOP.replace(" / 4)", ")"), "GA-EQ-001"),
     "never zeroed": (LOOP.replace("optimizer.zero_grad()", "pass"), "GA-INV-002"),
     "divided again behind the sum": (
-        LOOP.replace("    if last:\n", "    if last:\n        [p.grad.div_(4) for p in net.parameters()]\n"), "GA-EQ-001",
+        LOOP.replace("    if last:\n", "    if last:\n        [p.grad.div_(4) for p in net.parameters()]\n"),
+        "GA-EQ-001",
     ),
-}  # fmt: skip
+}
 UNDECIDED = {
     "a hook that doubles": LOOP.replace("\noptimizer =", HOOK),
     "a hook that sums nothing": LOOP.replace(
@@ -72,7 +73,7 @@ def watched(text: str) -> Verification:
     """What is said of a loop on one rank."""
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
-        return watch(lambda: exec(compile(text, "ddp_loop.py", "exec", dont_inherit=True), {}), 4)
+        return watch(lambda: exec(compile(text, "ddp_loop.py", "exec", dont_inherit=True), {"__name__": "ddp_loop"}), 4)
     finally:
         dist.destroy_process_group()
 
