@@ -101,7 +101,8 @@ def test_what_is_not_followed_is_not_decided_and_says_what_to_run(name: str) -> 
 
 
 def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP.replace("torch.manual_seed(0)", "dist.init_process_group('gloo')", 1))
+    script, writes = tmp_path / "train.py", "import os; os.makedirs('out', exist_ok=True); open('log', 'a').write('x')\n"
+    script.write_text(writes + LOOP.replace("torch.manual_seed(0)", "dist.init_process_group('gloo')", 1))
     watcher = [
         *("-m", "gradproof", "watch", "--accum-steps", "4", "--stop-after", "2", "--format", "json"),
         *("--allow-undecided", "GA-EQ-001", "--allow-undecided", "GA-DATA-001", "--allow-undecided", "GA-INV-001"),
@@ -111,6 +112,7 @@ def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_
     command = [*launcher, *watcher, "--", "python", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    assert [*tmp_path.iterdir()] == [script]  # what both ranks wrote is gone
     decoder, text = json.JSONDecoder(), done.stdout
     for _ in range(2):
         found, end = decoder.raw_decode(text[text.index("{") :])
