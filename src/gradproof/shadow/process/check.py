@@ -354,14 +354,25 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
         if rest and rest[0] == "-m":
             if len(rest) < 2:
                 raise _refused("-m without a module", "name the module after -m")
+            if rest[1].startswith("torch.distributed."):
+                raise _refused(f"the launcher {rest[1]}", _launched(words))
             return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
     if not rest or not (named or rest[0].endswith(".py")):
         kind = "no option of watch" if rest and rest[0].startswith("-") else "neither Python nor a .py file"
         found = f"{rest[0]!r}, which is {kind}" if rest else "Python without a script"
-        raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
+        raise _refused(found, _launched(rest))
     if not Path(rest[0]).is_file():
         raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")
     return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
+
+
+def _launched(words: Sequence[str]) -> str:
+    """How a launcher starts gradproof, once for each rank."""
+    at = next((i for i, word in enumerate(words) if word.endswith(".py")), 0)
+    command = (
+        " ".join([*words[:at], "-m gradproof watch --", *words[at:]]) if at else "torchrun -m gradproof watch -- ..."
+    )
+    return f"name the script itself; a launcher has to start gradproof: {command}"
 
 
 def _refused(found: str, help: str) -> GradproofError:

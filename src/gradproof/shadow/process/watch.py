@@ -68,8 +68,8 @@ class ScriptWatch(Monitor):
 
     `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
     micro-batch of the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks.
-    After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the verification, and raises
-    SystemExit.
+    After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the
+    verification, and raises SystemExit.
     """
 
     def __init__(

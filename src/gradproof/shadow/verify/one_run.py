@@ -43,7 +43,11 @@ MIXED = "unscaled before the window was complete: the sum mixes two scales"
 SCALED = "clipped before unscale: the norm was measured times the loss scale"
 TWICE = "clipped twice"
 LATE = "clipped after the step"
+DROPPED = (
+    "{} of {} micro-batches of each window are in no gradient: backward was given the last loss alone, divided by {}"
+)
 EVENT_HELP = {
+    "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
     "GA-EQ-001": "unscale once, after the last micro-batch",
     "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
     "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
@@ -129,7 +133,9 @@ class OneRun(Judging):
         for location, what in self.facts.lost:
             yield Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
-            yield Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
+            count, line = self.dropped()
+            more = f", and {count - 1} of {count} micro-batches of each window are in none" if count > 1 else ""
+            yield Outcome.UNKNOWN, f"each window has one backward pass: no gradient was accumulated{more}", line
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
         for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
@@ -140,6 +146,24 @@ class OneRun(Judging):
         for window in self.windows:
             if not window.samples:
                 yield Outcome.VACUOUS, "a gradient is made of no data", window.step.location
+
+    def dropped(self) -> tuple[int, Location]:
+        """How many micro-batches each window's forward passes took, where only the last is in the gradient; their line.
+
+        Each of them met the weights at the lines of the last one. 1 where it is not so.
+        """
+        lines, last, counts = dict[int, set[Location]](), -1, set[int]()
+        for sample in self.terms.samples(self.engine.joined) & self.engine.used.keys():
+            lines.setdefault(sample // MICRO, set()).add(self.engine.used[sample])
+        for window in self.windows:
+            mine = {sample // MICRO for sample in window.samples}
+            now = max(mine, default=last)
+            own = [lines[number] for number in lines if last < number <= now]
+            alike = len(mine) == 1 and all(each == lines.get(now) for each in own)
+            counts.add(len(own) if alike and len(window.runs) == 1 else 1)
+            last = now
+        count = counts.pop() if len(counts) == 1 and len(self.windows) > 1 else 1
+        return count, min(lines[last], key=str) if count > 1 else self._location()
 
     def _location(self) -> Location:
         return self.windows[0].step.location
@@ -262,6 +286,11 @@ class OneRun(Judging):
             total += by
         return total
 
+    def weighs(self, window: WindowWeights) -> list[Fraction]:
+        """What the samples of a window weigh in all, for each loss of which it is known."""
+        found = map(self.number, window.masses(self.engine, window.factor()).values())
+        return [number for number in found if number is not None]
+
     def _held(self, scalar: int) -> Fraction | None:
         """The number of a scalar in this run."""
         held = self.engine.laws.numbers.get(scalar)
@@ -280,7 +309,7 @@ class OneRun(Judging):
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
             return "", None, self._open(EQ, reason, own or line)
-        known = [number for number in map(self.number, masses.values()) if number is not None]
+        known = self.weighs(window)
         most, divided = max(known, default=UNIT), window.summed(self.engine)
         if window.others and known:
             return "", None, self._open(EQ, f"{CHANCE}: {near(most)} in this run", line)
@@ -440,8 +469,7 @@ class OneRun(Judging):
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
         if window.summed(self.engine) is not None:
             return True
-        masses = window.masses(self.engine, window.factor())
-        return any(self._share(self.number(mass), window) for mass in masses.values())
+        return any(self._share(number, window) for number in self.weighs(window))
 
     def _partial(self, window: WindowWeights, value: Combination) -> Iterator[int]:
         """The factors with a norm, and the clamps, of a part of the window's gradient."""
@@ -490,6 +518,12 @@ class WithEvents:
         early = any(why == EARLY for why, _ in self.ruling.broken())
         if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
             yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
+        count, line = self.judge.dropped()
+        every = [self.judge.weighs(window) for window in self.judge.windows]
+        if count > 2 and all(
+            len(each) == 1 and close(each[0], Fraction(1, count)) for each in every
+        ):  # a half is usual
+            yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}
         yield from (one for window in seen.values() for one in self._nothing(window))
         several = len({window.step.optimizer for window in self.judge.windows}) > 1

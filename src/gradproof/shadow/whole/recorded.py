@@ -37,6 +37,9 @@ MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
+ALONE = frozenset({"c10d.allreduce_", "c10d.broadcast_"})
+"""Collectives that change nothing where there is one rank."""
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
@@ -118,6 +121,14 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
                 self.lose("a gradient is written while the optimizer steps")
             return func(*args, **kwargs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            if dist.is_initialized() and dist.get_world_size() == 1 and spec.base in ALONE:
+                return func(*args, **kwargs)
+            if self.inside or self.writes_gradient(spec.targets(args, kwargs)):
+                self.lose(RANKS)
+        for target in spec.targets(args, kwargs) if func._overloadname.endswith("out") else ():
+            if self.memory.read(target) is None:
+                self.memory.write(target, NOUGHT)  # what it holds is written over
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
@@ -228,7 +239,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if not part and (isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
             made = self.leaf("constant", (self.buffers.get(id(tensor)) or self.name(tensor),), shape)
         elif part or self.inside:
-            other = "a tensor of unknown origin takes part in a backward pass"
+            ranks = dist.is_available() and dist.is_initialized()
+            other = RANKS if ranks else "a tensor of unknown origin takes part in a backward pass"
             self.lose("a part of a tensor was read after a write to another part" if part else other)
             made = self._fresh("unknown", shape)
         else:
