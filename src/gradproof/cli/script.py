@@ -197,7 +197,7 @@ class Twice:
     def _unlike(self) -> tuple[str, Location | None]:
         """How two runs of one seed differ in what they began with, and where; nothing where they do not."""
         first: dict[int, Seen] = {}
-        for number, seen in self.runs:
+        for number, seen in (run for run in self.runs if run[1].complete):
             mine = first.setdefault(number, seen)
             if seen.weights != mine.weights:
                 return "the two runs began with other weights", None

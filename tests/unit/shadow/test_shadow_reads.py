@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import pickle
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,15 @@ Step = Callable[[Any], None]
 Read = Callable[[Tensor], float]
 HERE = "test_shadow_reads.py"
 
+
+def saved(t: Tensor) -> io.BytesIO:
+    """A buffer with a tensor."""
+    buffer = io.BytesIO()
+    torch.save(t, buffer)
+    buffer.seek(0)
+    return buffer
+
+
 READS: dict[str, Read] = {
     "item": lambda t: t.item(),
     "float": lambda t: float(t.detach()),
@@ -35,9 +46,14 @@ READS: dict[str, Read] = {
     "dlpack": lambda t: float(np.from_dlpack(t.detach())),
     "to_dlpack": lambda t: float(torch.from_dlpack(torch.utils.dlpack.to_dlpack(t.detach())).add(0)),
     "pickle": lambda t: float(pickle.loads(pickle.dumps(t.detach().clone()))),
+    "save": lambda t: float(torch.load(saved(t.detach().clone()))),
     "repr": lambda t: float(ast.literal_eval(repr(t.detach())[len("tensor(") : -1])),
     "str": lambda t: float(ast.literal_eval(str(t.detach())[len("tensor(") : -1])),
 }
+if find_spec("safetensors"):
+    from safetensors.torch import load, save
+
+    READS["safetensors"] = lambda t: float(load(save({"t": t.detach().clone()}))["t"])
 """Ways in which Python gets at the number of a tensor without dimensions."""
 SHAPES: dict[str, Read] = {
     "nonzero": lambda t: 10.0 * len(torch.nonzero(t.reshape(1) > 5.0)),
@@ -47,7 +63,7 @@ SHAPES: dict[str, Read] = {
 }
 """Ways in which a number decides a shape."""
 ALL = {**READS, **SHAPES}
-UNDECIDED = {"tolist", "numpy", "asarray", "dlpack", "to_dlpack", "pickle"}
+UNDECIDED = {"tolist", "numpy", "asarray", "dlpack", "to_dlpack", "pickle", "save", "safetensors"}
 """What is lost sight of, or not compared, after these reads."""
 
 
