@@ -3,12 +3,15 @@
 A workspace of 500 checks is made with evidence for each of them, written through the store as a worker would write it.
 Every command is started several times and the best time counts, so that a machine that is busy meanwhile counts less.
 The first start compiles the package, as an installer does; it keeps the code in a folder of its own.
-Each bar is shown with what was measured. Nothing here is a test, and nothing is asserted.
+Each bar is shown with what was measured. What the pytest plugin costs a suite that does not use it is the difference of
+medians of CPU time of runs in turn, with the plugin and without. Nothing here is a test, and nothing is asserted.
 """
 
 from __future__ import annotations
 
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -182,6 +185,25 @@ def measure(bars: Sequence[Bar], folder: Path, bare: float, rounds: int, compile
         print(f"{bar.name:<20} {took:7.3f} s  {took / bare:5.1f} bare starts  {state} {limit:.3f} s")
 
 
+STRANGER = "import pytest\n\n\n@pytest.mark.parametrize('n', range(200))\ndef test_it(n):\n    assert n >= 0\n"
+"""A suite of somebody who has the plugin installed and does not use it."""
+PLUGIN_LIMIT = 0.05
+
+
+def plugin(folder: Path, rounds: int) -> tuple[float, float]:
+    """Medians of the CPU seconds of a stranger's suite, without the pytest plugin and with it, in turn."""
+    (folder / "test_stranger.py").write_text(STRANGER, encoding="utf-8")
+    base = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    commands = ([*base, "-p", "no:gradproof"], base)
+    times: tuple[list[float], list[float]] = ([], [])
+    for i in range(1 + rounds):
+        for command, taken in zip(commands, times, strict=True):
+            began = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+            subprocess.run(command, cwd=folder, capture_output=True, check=True)
+            taken += [sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - began] if i else []  # the first compiles
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
 def main() -> None:
     """Measure and print."""
     parser = ArgumentParser(prog="tests.bench_speed", description=__doc__)
@@ -195,6 +217,11 @@ def main() -> None:
         measure(BARS, here, bare, rounds, compiled)
         made = workspace(Path(folder))
         measure(MANY, made.root, bare, rounds, compiled)
+        (Path(folder) / "suite").mkdir()
+        without, beside = plugin(Path(folder) / "suite", max(7, rounds))
+        state = "within" if beside - without <= PLUGIN_LIMIT else "ABOVE"
+        costs = f"{1000 * (beside - without):+.0f} ms, {beside / without:.3f} times"
+        print(f"{'pytest, 200 tests':<20} {without:7.3f} s, {beside:.3f} s with the plugin: {costs}  {state} 50 ms")
 
 
 if __name__ == "__main__":

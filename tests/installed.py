@@ -2,24 +2,30 @@
 
 The suite runs on the sources of the checkout, which an editable installation puts on the import path. Here nothing but
 the wheel is installed, in a real site-packages, and from there come `gradproof doctor`, the whole of `gradproof verify`
-(cold, on the packaged reference workspace), the tutorial, and `check` of a script that knows nothing of gradproof. Exit
-code 0 only if each command ended as it should and everything that `verify` wrote conforms to its schema. Without
-`--dist`, the wheel is built and checked here by the steps of .github/workflows/release.yml.
+(cold, on the packaged reference workspace), the tutorial, and `check` of a script that knows nothing of gradproof. The
+light wheel gets another environment, without a solver: `check`, `watch` and `demo` run there beside a torch that is
+linked from the first one, and what needs more says so. Exit code 0 only if each command ended as it should and
+everything that `verify` wrote conforms to its schema. Without `--dist`, the wheels are built and checked here by the
+steps of .github/workflows/release.yml.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 
 import yaml
 
 from gradproof.core.workspace import CI
+from gradproof.evidence.environment import normal
 from tests.conform import faults
 from tests.tutorial import TUTORIAL, Reader, blocks
 
@@ -42,16 +48,16 @@ def environ(binaries: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
 
 
-def ends(folder: Path, given: Mapping[str, str], code: int, *command: str) -> Iterator[str]:
-    """Run a command in a folder; yields what it printed where it does not end with this exit code."""
+def ends(folder: Path, given: Mapping[str, str], code: int, *command: str, said: str = "") -> Iterator[str]:
+    """Run a command in a folder; yields what it printed where it does not end with this exit code, or not say this."""
     print("+", *command, flush=True)
     done = subprocess.run(
         command, cwd=folder, env=dict(given), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     print("\n".join(done.stdout.splitlines()[-3:]), flush=True)
-    if done.returncode != code:
-        yield f"{' '.join(command)!r} ended with {done.returncode}, not {code}:\n{done.stdout[-6000:]}"
+    if done.returncode != code or said not in done.stdout:
+        yield f"{' '.join(command)!r} ended with {done.returncode}, not {code} and {said!r}:\n{done.stdout[-6000:]}"
 
 
 def release_steps() -> dict[str, str]:
@@ -68,20 +74,58 @@ def release(dist: Path) -> Iterator[str]:
         yield from ends(REPOSITORY, given, 0, "bash", "-e", "-c", release_steps()[name])
 
 
-def install(home: Path, wheel: Path | None = None) -> Path:
-    """Install a wheel, or one that is built here, in an environment of its own. The folder of its commands."""
-    if wheel is None:
-        wrong = list(release(home / "dist"))
-        if wrong:
-            raise RuntimeError("\n".join(wrong))
-        [wheel] = (home / "dist").glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", str(home / "env")], timeout=LIMIT, check=True)
-    pip = [str(home / "env/bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+def install(env: Path, wheel: Path) -> dict[str, str]:
+    """Install a wheel in an environment of its own. The variables of somebody who works there."""
+    subprocess.run([sys.executable, "-m", "venv", str(env)], timeout=LIMIT, check=True)
+    pip = [str(env / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     pip += ["--constraint", str(REPOSITORY / "constraints.txt"), str(wheel)]
-    subprocess.run(pip, cwd=home, env=environ(home / "env/bin"), timeout=LIMIT, check=True)
-    compiled = [str(home / "env/bin/python"), "-m", "compileall", "-q", "-j", "2", str(home / "env/lib")]
-    subprocess.run(compiled, stdout=subprocess.DEVNULL, timeout=LIMIT, check=False)  # some files are for other Pythons
-    return home / "env/bin"
+    subprocess.run(pip, cwd=env, env=environ(env / "bin"), timeout=LIMIT, check=True)
+    return environ(env / "bin")
+
+
+def compiled(env: Path) -> None:
+    """Compile what an environment has."""
+    command = [str(env / "bin/python"), "-m", "compileall", "-q", "-j", "2", str(env / "lib")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, timeout=LIMIT, check=False)  # some files are for other Pythons
+
+
+def linked(name: str, source: Path, target: Path) -> None:
+    """Give an environment what another one has of a distribution, and of what that requires: links, no download."""
+    [old], [new] = (list((env / "lib").glob("python3*/site-packages")) for env in (source, target))
+    known = {normal(found.name): found for found in distributions(path=[str(old)])}
+    left, seen = [name], set[str]()
+    while left:
+        found = known.get(left.pop())
+        if found is None or found.name in seen:  # what it requires on another system
+            continue
+        seen.add(found.name)
+        left += [
+            normal(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in found.requires or () if "extra ==" not in need
+        ]
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if (old / top).is_dir() and not (new / top).exists():
+                shutil.copytree(old / top, new / top, copy_function=os.link)
+            elif not (new / top).exists():
+                os.link(old / top, new / top)
+
+
+def light(folder: Path, home: Path, wheel: Path) -> Iterator[str]:
+    """The light wheel in an environment of its own, without torch at first, then with that of the other environment."""
+    given = install(home / "light", wheel)
+    (folder / "script.py").write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    check = ("gradproof", "check", "script.py:train")
+    yield from ends(folder, given, 2, *check, said="help:     python -m pip install torch\n")
+    linked("torch", home / "env", home / "light")
+    yield from ends(folder, given, 0, "gradproof", "doctor", "--quick", said="distribution gradproof-light ")
+    yield from ends(folder, given, 0, *check)
+    yield from ends(folder, given, 0, "gradproof", "watch", "--", "python", "script.py")
+    yield from ends(folder, given, 0, "gradproof", "demo")
+    for words, extra in (
+        (("prove", "-k", "KANI-GA-002"), "proofs"),
+        (("run", "-k", "FALSIFY-GA-003@cpu-fp32"), "tests"),
+    ):
+        asked = f'python -m pip install "gradproof-light[{extra}]"\n'
+        yield from ends(folder, given, 2, "gradproof", *words, said=asked)
 
 
 def gate(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
@@ -124,19 +168,20 @@ def scripts(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Install, try everything, and print what is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dist", type=Path, help="a folder with the wheel; by default it is built")
+    parser.add_argument("--dist", type=Path, help="a folder with the wheels; by default they are built")
     dist = parser.parse_args(arguments).dist
     with tempfile.TemporaryDirectory(prefix="installed-") as folder:
         home = Path(folder)
-        built = sorted(dist.resolve().glob("*.whl")) if dist else [None]
-        if len(built) != 1:
-            parser.error(f"{dist} has {len(built)} wheels, not one")
-        given = environ(install(home, built[0]))
-        for name in ("empty", "reader", "script"):
+        wrong = [] if dist else list(release(home / "dist"))
+        built = sorted((dist.resolve() if dist else home / "dist").glob("*.whl"))
+        if wrong or len(built) != 2:
+            parser.error("\n".join([*wrong, f"there are {len(built)} wheels, not gradproof and gradproof-light"]))
+        for name in ("empty", "reader", "script", "small"):
             (home / name).mkdir()
-        [wheel] = (dist.resolve() if dist else home / "dist").glob("*.whl")
-        wrong = [*scripts(home / "script", given), *tutorial(home / "reader", given, wheel)]
-        wrong += gate(home / "empty", given)
+        given = install(home / "env", built[0])
+        compiled(home / "env")
+        wrong += [*light(home / "small", home, built[1]), *scripts(home / "script", given)]
+        wrong += [*tutorial(home / "reader", given, built[0]), *gate(home / "empty", given)]
     print("\n".join([*wrong, f"installed: {len(wrong)} things are not as they should be"]))
     return 1 if wrong else 0
 

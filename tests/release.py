@@ -1,16 +1,15 @@
 """What a release uploads, checked before it does: `python -m tests.release DIST [--tag v0.1.0]`.
 
-One wheel and one source distribution of one version, with README as their description, whole, and with nothing in the
-wheel that is not the package. With a tag, that of the version.
+Two wheels and one source distribution of one version, with README as their description, whole, and with nothing in a
+wheel that is not the package. The light wheel has the files of the full one, and asks for no torch and no solver. With
+a tag, that of the version.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import csv
 import email
-import hashlib
 import io
 import sys
 import tarfile
@@ -20,20 +19,21 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 
 from gradproof import __version__
+from tests.light import EXTRAS, LEFT_OUT, LIGHT, digest, parts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STATED = {
-    "Name": "gradproof", "Version": __version__, "Description-Content-Type": "text/markdown",
+    "Version": __version__, "Description-Content-Type": "text/markdown",
     "License-Expression": "Apache-2.0", "Requires-Python": ">=3.11",
 }  # fmt: skip
 NEEDED = ("gradproof/__init__.py", "gradproof/py.typed", "gradproof/_reference/docs/glossary.md")
 IN_SDIST = ("README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "mkdocs.yml", "docs/index.md", ".ci/run")
 
 
-def metadata(text: str, where: str) -> Iterator[str]:
-    """What is wrong with the metadata of a distribution."""
+def metadata(text: str, where: str, title: str = "gradproof") -> Iterator[str]:
+    """What is wrong with the metadata of a distribution of this name."""
     found: Message = email.message_from_string(text)
-    for name, value in STATED.items():
+    for name, value in {"Name": title, **STATED}.items():
         if found[name] != value:
             yield f"{where}: {name} is {found[name]!r}, not {value!r}"
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8").strip()
@@ -41,25 +41,51 @@ def metadata(text: str, where: str) -> Iterator[str]:
         yield f"{where}: the description is not README.md"
 
 
-def wheel(path: Path) -> Iterator[str]:
-    """What is wrong with a wheel."""
+def wheel(path: Path, title: str = "gradproof") -> Iterator[str]:
+    """What is wrong with a wheel of this name."""
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
-        info = f"gradproof-{__version__}.dist-info"
+        info = f"{title.replace('-', '_')}-{__version__}.dist-info"
         yield from (f"{path.name} lacks {name}" for name in (*NEEDED, f"{info}/RECORD") if name not in names)
         outside = {n for n in names if PurePosixPath(n).parts[0] not in ("gradproof", info)}
         yield from (f"{path.name} has {name}" for name in sorted(outside))
         if f"{info}/RECORD" not in names:
             return
-        for name, digest, _ in csv.reader(io.StringIO(archive.read(f"{info}/RECORD").decode())):
-            if not digest:
-                continue
-            made = base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).rstrip(b"=").decode()
-            if digest != f"sha256={made}":
+        rows = list(csv.reader(io.StringIO(archive.read(f"{info}/RECORD").decode())))
+        yield from (f"{path.name}: {name} is not in its record" for name in sorted(names - {name for name, *_ in rows}))
+        for name, stated, _ in rows:
+            if stated and stated != digest(archive.read(name)):
                 yield f"{path.name}: {name} has another digest than its record"
-        yield from metadata(archive.read(f"{info}/METADATA").decode(), path.name)
+        yield from metadata(archive.read(f"{info}/METADATA").decode(), path.name, title)
         if b"gradproof = gradproof.__main__:main" not in archive.read(f"{info}/entry_points.txt"):
             yield f"{path.name} brings no command gradproof"
+
+
+def requirements(path: Path) -> tuple[set[str], dict[str, set[str]], dict[str, bytes]]:
+    """What a wheel requires, its extras with what each requires, and its files besides its metadata."""
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+        [stated] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        found: Message = email.message_from_bytes(archive.read(stated))
+    rows = [parts(row) for row in found.get_all("Requires-Dist", [])]
+    names: list[str] = found.get_all("Provides-Extra", [])
+    needs = {extra: {name + version for name, version, of in rows if of == extra} for extra in ("", *names)}
+    return needs.pop(""), needs, files
+
+
+def lighter(full: Path, light: Path) -> Iterator[str]:
+    """How the light wheel differs from the full one otherwise than it should."""
+    (needs, extras, files), (fewer, more, same) = requirements(full), requirements(light)
+    left = {need for need in needs if parts(need)[0] in LEFT_OUT}
+    if files != same:
+        yield f"{light.name} has other files than {full.name}"
+    if len(left) != len(LEFT_OUT) or fewer != needs - left:
+        yield f"{light.name} requires {', '.join(sorted(fewer))}"
+    for extra, names in EXTRAS.items():
+        if more.get(extra) != {need for need in left if parts(need)[0] in names}:
+            yield f"{light.name}: the extra {extra} is {more.get(extra)}"
+    if any(more[name] != extras.get(name) for name in more.keys() - EXTRAS.keys()):
+        yield f"{light.name} has other extras than {full.name}: {', '.join(sorted(more))}"
 
 
 def sdist(path: Path) -> Iterator[str]:
@@ -77,8 +103,10 @@ def faults(dist: Path, tag: str = "") -> list[str]:
     wheels, sdists = sorted(dist.glob("*.whl")), sorted(dist.glob("*.tar.gz"))
     others = sorted(p.name for p in dist.iterdir() if p not in (*wheels, *sdists))
     found = [f"{dist} has {name}" for name in others]
-    if len(wheels) != 1 or len(sdists) != 1:
-        return [*found, f"{dist} has {len(wheels)} wheels and {len(sdists)} source distributions, not one of each"]
+    named = [path.name.partition("-")[0] for path in wheels]
+    if named != ["gradproof", "gradproof_light"] or len(sdists) != 1:
+        has = f"{len(wheels)} wheels and {len(sdists)} source distributions"
+        return [*found, f"{dist} has {has}, not gradproof, {LIGHT} and one source distribution"]
     if tag and tag != f"v{__version__}":
         found.append(f"the tag is {tag}, and the version {__version__}")
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -86,7 +114,8 @@ def faults(dist: Path, tag: str = "") -> list[str]:
         found.append(f"CHANGELOG.md has no section {__version__}")
     if tag and f"## {__version__} (unreleased)" in changes:
         found.append(f"CHANGELOG.md says that {__version__} is unreleased")
-    return [*found, *wheel(wheels[0]), *sdist(sdists[0])]
+    full, light = wheels
+    return [*found, *wheel(full), *wheel(light, LIGHT), *lighter(full, light), *sdist(sdists[0])]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,12 +1,14 @@
-"""The pytest plugin: contracts as items, and the fixture `gradproof`. Neither torch nor the engine is loaded early.
+"""The pytest plugin: contracts as items, steps as tests, and the fixture `gradproof`. Nothing is loaded early.
 
-Files proofs/*/contract.yaml of a workspace are collected, one item a check.
+Files proofs/*/contract.yaml of a workspace are collected, one item a check. A test that takes `gradproof_run` is one
+training step, which is verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,20 +16,11 @@ import pytest
 if TYPE_CHECKING:
     from gradproof.core.check import Check
     from gradproof.session import Session
-    from gradproof.shadow.result import Verification
     from gradproof.verdict.judge import Ruling
 
 
 # -- Contracts as pytest items: one item a check, each run in a process of its own as `gradproof prove` and `run` do.
 DEPTH = 2  # proofs/<name>/contract.yaml
-
-
-class BrokenCheck(Exception):
-    """A check came out otherwise than its claim says."""
-
-
-class Inconclusive(Exception):
-    """A check that the profile asks for has no answer."""
 
 
 def workspace_of(path: Path) -> Path | None:
@@ -71,7 +64,7 @@ class CheckItem(pytest.Item):
         self.extra_keyword_matches.update((str(check.layer), str(check.kind), *check.obligations))
 
     def setup(self) -> None:
-        """Run what has no fresh answer. Raises Inconclusive; skips what the profile does not ask for."""
+        """Run what has no fresh answer. Fails without an answer; skips what the profile does not ask for."""
         from gradproof.core.outcome import Effect, Outcome
 
         needed = {self.check.id, *self.check.depends}
@@ -86,15 +79,15 @@ class CheckItem(pytest.Item):
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
         red(self.config).add(self.check.id)
-        raise Inconclusive(_stated(ruling))
+        pytest.fail(_stated(ruling), pytrace=False)
 
     def runtest(self) -> None:
-        """Raises Broken."""
+        """Fail where the check came out otherwise than its claim says."""
         from gradproof.core.outcome import Effect
 
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
             red(self.config).add(self.check.id)
-            raise BrokenCheck("no ruling" if self.ruling is None else _stated(self.ruling))
+            pytest.fail("no ruling" if self.ruling is None else _stated(self.ruling), pytrace=False)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """What gradproof says, without a traceback of its own."""
@@ -102,8 +95,6 @@ class CheckItem(pytest.Item):
 
         if isinstance(excinfo.value, GradproofError):
             return excinfo.value.render()
-        if isinstance(excinfo.value, BrokenCheck | Inconclusive):
-            return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
@@ -123,11 +114,13 @@ RED: pytest.StashKey[set[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--gradproof-profile."""
+    """--gradproof-profile and --gradproof-accum."""
     group = parser.getgroup("gradproof")
     group.addoption(
         "--gradproof-profile", choices=("ci", "release"), default="ci", help="Profile that contract.yaml is judged by."
     )
+    said = "Micro-batches of a window, for steps (repeatable, or N,N).  [default: of the mark, or 4]"
+    group.addoption("--gradproof-accum", action="append", default=[], type=counts, metavar="N", help=said)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -160,24 +153,63 @@ def red(config: pytest.Config) -> set[str]:
     return config.stash.get(RED, set())
 
 
-class Gradproof:
-    """What the fixture hands to a test."""
+# -- Steps: tests that take a Run, called with micro-batches and with the full batch as `gradproof check` calls them.
+STEP = "gradproof_run"
 
-    def check(self, function: Callable[[Any], Any], **options: Any) -> Verification:
-        """The verification of a training function, whatever its outcome (see gradproof.testing.check)."""
-        from gradproof import testing
 
-        return testing.check(function, **options)
+def counts(text: str) -> list[int]:
+    """The numbers of `--gradproof-accum 2,4`. Raises ValueError."""
+    return [int(word) for word in text.split(",")]
 
-    def assert_accumulates(self, function: Callable[[Any], Any], **options: Any) -> Verification:
-        """Raise AssertionError unless every obligation HOLDS (see gradproof.testing.assert_accumulates)."""
-        from gradproof import testing
 
-        __tracebackhide__ = True
-        return testing.assert_accumulates(function, **options)
+def pytest_configure(config: pytest.Config) -> None:
+    """The mark of a step."""
+    said = "gradproof(accum_steps=4, micro_batch=2): verify the test, which takes gradproof_run and trains with it"
+    config.addinivalue_line("markers", f"{said}; the arguments are those of gradproof.check")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test of a step for each number of micro-batches."""
+    mark = metafunc.definition.get_closest_marker("gradproof")
+    if STEP in metafunc.fixturenames:
+        own = mark.kwargs.get("accum_steps", 4) if mark else 4
+        asked = [n for found in metafunc.config.getoption("gradproof_accum") for n in found] or [own]
+        metafunc.parametrize(STEP, asked, indirect=True, ids=[f"accum={n}" for n in asked])
+    elif mark is not None:
+        pytest.fail(f"{metafunc.definition.nodeid} is marked gradproof and has no argument {STEP}", pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Verify a step. Raises AssertionError as gradproof.testing.assert_accumulates does; fails by GradproofError."""
+    __tracebackhide__ = True
+    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    if STEP not in given:
+        return None
+    from gradproof.core.errors import GradproofError
+    from gradproof.testing import assert_accumulates
+
+    def step(run: Any) -> Any:
+        return pyfuncitem.obj(**given | {STEP: run})
+
+    step.__qualname__ = pyfuncitem.name
+    mark = pyfuncitem.get_closest_marker("gradproof")
+    try:
+        assert_accumulates(step, **{**(mark.kwargs if mark else {}), "accum_steps": given[STEP]})
+    except GradproofError as error:
+        raise pytest.fail.Exception(error.render(), pytrace=False) from None
+    return True
+
+
+@pytest.fixture
+def gradproof_run(request: pytest.FixtureRequest) -> Any:
+    """The Run that a step trains with. It makes a test a step, which is verified (see the mark gradproof)."""
+    return request.param  # the number of micro-batches; pytest_pyfunc_call hands over the Run
 
 
 @pytest.fixture(scope="session")
-def gradproof() -> Gradproof:
+def gradproof() -> ModuleType:
     """Verify that a training function accumulates gradients correctly: `gradproof.assert_accumulates(train)`."""
-    return Gradproof()
+    from gradproof import testing
+
+    return testing

@@ -20,6 +20,7 @@ from gradproof.core.outcome import DECISION, EXIT_CODE, SEVERITY, Effect, Exit, 
 from gradproof.core.processes import Options as Options
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.audit import audit
+from gradproof.evidence.environment import WRITERS, need
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
 from gradproof.report.text import rendering, writing
@@ -175,12 +176,13 @@ class Session:
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Outcomes:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
-        from gradproof.execution.pool import Pool, engine_for
+        from gradproof.execution.pool import Pool, able, engine_for
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
         answered = {name for name, s in before.items() if s.fresh and s.outcome in ANSWERS}
         due = [c for c in checks if self.options.no_cache or c.id not in answered]
+        able(due if self.options.scheduler is None else ())
         known = {n: s.evidence.seconds for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
         asked = self.options
@@ -273,6 +275,7 @@ class Session:
 
     def mark(self) -> None:
         """Say in every report.json that a run is under way, and take the older renderings away."""
+        need(WRITERS["html"], "to write the page of the report")
         from gradproof.report import build as reports
 
         for contract in self.contracts:

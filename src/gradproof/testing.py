@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Exit, Outcome
+from gradproof.evidence.environment import STEP, need
 
 if TYPE_CHECKING:
     from gradproof.report.formats.page import Checked
@@ -57,8 +58,10 @@ def check(
         allow_undecided: ids of obligations that may stay undecided.
 
     Raises:
-        GradproofError: GP405 for a function that takes no Run, GP406 for numbers out of range and an id that is none.
+        GradproofError: GP405 for a function that takes no Run, GP406 for numbers out of range and an id that is none,
+            GP409 where torch is not installed.
     """
+    need(STEP, "to verify a training step")
     from gradproof.report.formats.page import Checked
     from gradproof.shadow.process.check import verified
     from gradproof.shadow.request import Request, allowed, complete, takes_run
@@ -89,8 +92,9 @@ def watch(
         allow_undecided: ids of obligations that may stay undecided.
 
     Raises:
-        GradproofError: GP406 for numbers out of range, and an id that is none.
+        GradproofError: GP406 for numbers out of range, and an id that is none; GP409 where torch is not installed.
     """
+    need(STEP, "to verify a training step")
     from gradproof.report.formats.page import Checked
     from gradproof.shadow.process.watch import ScriptWatch
     from gradproof.shadow.request import allowed, complete, refused

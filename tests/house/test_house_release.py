@@ -16,6 +16,7 @@ from house_rules import REPOSITORY
 
 from gradproof import __version__
 from tests.installed import RELEASE, release_steps
+from tests.light import light
 from tests.release import faults
 
 
@@ -96,7 +97,8 @@ def test_its_steps_run_up_to_the_upload_and_a_wrong_tag_is_seen(dist: Path) -> N
 def test_a_changed_wheel_and_a_file_too_many_are_seen(dist: Path, tmp_path: Path) -> None:
     changed = tmp_path / "dist"
     shutil.copytree(dist, changed)
-    [path] = changed.glob("*.whl")
+    [path] = changed.glob("gradproof-*.whl")
+    [light] = changed.glob("gradproof_light-*.whl")
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     files["gradproof/__init__.py"] += b"# changed\n"
@@ -108,7 +110,25 @@ def test_a_changed_wheel_and_a_file_too_many_are_seen(dist: Path, tmp_path: Path
     assert faults(changed) == [
         f"{changed} has notes.txt",
         f"{path.name} has tests/extra.py",
+        f"{path.name}: tests/extra.py is not in its record",
         f"{path.name}: gradproof/__init__.py has another digest than its record",
+        f"{light.name} has other files than {path.name}",
     ]
     path.unlink()
-    assert faults(changed)[-1].endswith("has 0 wheels and 1 source distributions, not one of each")
+    assert "has 1 wheels and 1 source distributions, not gradproof, gradproof-light and" in faults(changed)[-1]
+
+
+@pytest.mark.slow
+def test_a_light_wheel_that_is_not_light_is_seen(dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool that makes it, with one part taken away at a time."""
+    changed = tmp_path / "dist"
+    shutil.copytree(dist, changed)
+    [full] = changed.glob("gradproof-*.whl")
+    assert (light(full).read_bytes(), faults(changed)) == (light(full).read_bytes(), [])
+    monkeypatch.setattr("tests.light.LEFT_OUT", ("crosshair-tool", "hypothesis", "z3-solver"))
+    [found] = faults(light(full).parent)
+    assert "torch>=" in found
+    monkeypatch.undo()
+    monkeypatch.setattr("tests.light.EXTRAS", {"proofs": ("z3-solver",), "tests": ("hypothesis",)})
+    lost = [f"{light(full).name}: the extra proofs is", f"{light(full).name}: the extra all is"]
+    assert [found.partition(" {")[0].partition(" None")[0] for found in faults(changed)] == lost

@@ -99,6 +99,16 @@ class Lazy(click.Group):
             return super().resolve_command(ctx, args)
         raise click.UsageError(f"No such command {word!r}.{_meant(word)}", ctx)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises GradproofError GP409 for a package of gradproof's that is not installed."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as e:
+            from gradproof.evidence.environment import KNOWN, need
+
+            need({str(e.name).partition(".")[0]} & {*KNOWN}, "which the command imports")
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names with one line each, from the table above, group by group."""
         for title, group in GROUPS.items():
@@ -217,6 +227,8 @@ def dispatch(args: list[str] | None = None) -> int:
             e.show()
         return EXIT_CODE[Exit.USAGE]
     except GradproofError as e:
+        if e.code == "GP409":
+            e.where = f"gradproof {next(word for word in args or sys.argv[1:] if word in COMMANDS)}"
         _said(e.render())
         return UNSERVED.get(e.code, EXIT_CODE[Exit.USAGE if e.code.startswith("GP") else Exit.CRASH])
     except BrokenPipeError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import chdir
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.evidence.environment import STEP, need
 from gradproof.extras.selftest import LOOP, RIGHT, WRONG
 
 TARGET = "train.py:train"
@@ -22,8 +21,7 @@ def command() -> int:
 
     It takes some seconds, needs PyTorch, and leaves no file behind.
     """
-    if find_spec("torch") is None:
-        raise GradproofError("GP409", "PyTorch is not installed", "torch", "pip install torch, and try again")
+    need(STEP, "to verify a training step")
     with tempfile.TemporaryDirectory(prefix="gradproof-demo-") as folder, chdir(folder):
         click.echo("A training loop that runs without an error, train.py:\n")
         for i, line in enumerate(LOOP.splitlines(), 1):

@@ -115,6 +115,7 @@ def _inside(spec: ModuleSpec, folder: Path) -> bool:
 
 SCHEMA = "gradproof-doctor/3"
 NEEDED = ("torch", "z3", "crosshair")
+TWICE = "gradproof and gradproof-light, which have the same files, are both installed: uninstall both, and install one"
 
 
 @click.command("doctor", epilog="Exit code 0: nothing to warn of; 1: a warning; 2: a mistake in the call.")
@@ -135,19 +136,23 @@ def command(folder: Path, quick: bool, format_: str) -> int:
 
 def diagnosis(folder: Path, quick: bool) -> dict[str, Any]:
     """Versions, devices, self-tests and warnings. Raises GradproofError GP412 for a folder that cannot be read."""
-    from gradproof.evidence.environment import PACKAGES, cuda_absent, environment
-    from gradproof.extras.selftest import run_all
+    from gradproof.evidence.environment import LIGHT, cuda_absent, environment, installing, version_of
+    from gradproof.extras.selftest import GET, USES, run_all
 
     try:
         hidden = shadows(folder)
     except OSError as error:
         raise GradproofError("GP412", str(error), "a folder that can be read", "name another", str(folder)) from error
     versions, absent = environment(), cuda_absent()
-    missing = [name for name in NEEDED if name not in versions]
-    tests = [] if quick else [asdict(test) for test in run_all(absent)]
-    warnings = [s.stated() for s in hidden]
-    get = {name: f"python -m pip install {PACKAGES[name]}" for name in missing}
-    warnings += [f"{name} is not installed: what needs it cannot run; get it with: {get[name]}" for name in missing]
+    own = [f"{name} {version}" for name in ("gradproof", LIGHT) if (version := version_of(name)) is not None]
+    light, versions["distribution"] = version_of(LIGHT), " and ".join(own) or "none"
+    get = {name: installing([name]) for name in NEEDED if name not in versions}
+    skipped = {test: (f"{name} is not installed", get[name]) for test, name in USES.items() if light and name in get}
+    skipped |= {"cuda": (absent, GET["cuda"])} if absent else {}
+    tests = [] if quick else [asdict(test) for test in run_all(skipped)]
+    warnings = [*(s.stated() for s in hidden), *([TWICE] if len(own) > 1 else [])]
+    lost = [name for name in get if name == "torch" or not light]
+    warnings += [f"{name} is not installed: what needs it cannot run; get it with: {get[name]}" for name in lost]
     warnings += [
         f"the self-test {t['name']} failed: {t['said']}; try: {t['get']}"
         for t in tests
@@ -166,8 +171,8 @@ def diagnosis(folder: Path, quick: bool) -> dict[str, Any]:
 
 def stated(found: dict[str, Any]) -> str:
     """The diagnosis in words."""
-    lines = [f"{name:12}{version}" for name, version in found["versions"].items()]
-    lines += [f"{name:12}{what}" for name, what in found["devices"].items()]
+    lines = [f"{name:13}{version}" for name, version in found["versions"].items()]
+    lines += [f"{name:13}{what}" for name, what in found["devices"].items()]
     for test in found["self_tests"]:
         how = f"; to get it: {test['get']}" if test["state"] == "absent" else ""
         lines.append(f"self-test {test['name']}: {test['state']}: {test['said']}{how}")

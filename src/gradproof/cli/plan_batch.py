@@ -15,6 +15,7 @@ from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, output_format, renam
 from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.evidence.environment import need
 
 HEAD = ("", "N", "micro", "effective", "in memory", "at once", "steps/epoch", "fewer", "total steps")
 NOW = "now"
@@ -133,6 +134,7 @@ def sweep(
     from gradproof.extras.studies.sources import text
     from gradproof.extras.studies.sweep import Asked, made, refused, stated, throughput_svg, variance_svg
 
+    need(["torch"], "to measure a training")
     asked = Asked(net, micro, listed(accumulate, "--accum-steps", "GP421"), steps, ranks, device, seed, draws)
     refused(asked)
     for option, path in (("--out", out), ("--plot", plot), ("--plot-variance", plot_variance)):

@@ -46,8 +46,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
     "GP409": Explanation(
-        "The command runs a PyTorch training step, and PyTorch is not installed where gradproof runs.",
-        "Install it there: pip install torch, or as pytorch.org says for your GPU.",
+        "The command needs a package that is not installed where gradproof runs. gradproof-light brings no PyTorch; Z3 "
+        "and CrossHair are its extra proofs, Hypothesis is its extra tests.",
+        "Run what the message names. PyTorch for a GPU is installed as pytorch.org says.",
     ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
@@ -193,11 +194,6 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Make one with openssl genpkey -algorithm ed25519, write its public half with openssl pkey -pubout, and keep "
         "both outside of the workspace; get a public key by other means than the bundle.",
     ),
-    "GP476": Explanation(
-        "Signing, and judging a signature, needs securesystemslib with cryptography, and one of them is not installed. "
-        "Nothing was signed or judged.",
-        "Run python -m pip install 'securesystemslib[crypto]>=1.2', and the command again.",
-    ),
     "GP477": Explanation(
         "A signature of the bundle is demanded, by --key or by the envelopes that it lists, and MANIFEST.dsse.json is "
         "missing.",
@@ -263,10 +259,6 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP493": Explanation(
         "A contract holds a character that turns the direction of text: what a reviewer sees is not what is read.",
         "Remove the character at the place that is named; where a text needs it, write it as an escape in quotes.",
-    ),
-    "GP494": Explanation(
-        "--engine dask was asked for, and dask.distributed is not installed where the command runs.",
-        'Run pip install "gradproof[dask]" there, on the scheduler and on its workers.',
     ),
     "GP495": Explanation(
         "No scheduler answers at the address of --scheduler, or it went away during the run (exit code 6). Evidence "

@@ -9,21 +9,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gradproof import __version__
 from gradproof.core.check import digest_of
+from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind
 
 # -- Installed distributions: which one a file belongs to, and which are the solvers, PyTorch and what those need.
-ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradproof", "tqdm")
+LIGHT = "gradproof-light"
+"""The distribution with the same files as `gradproof` and fewer requirements."""
+ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradproof", LIGHT, "tqdm")
 """torch imports tqdm where it finds it."""
 _TOP = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)[ \t]*$", re.MULTILINE | re.IGNORECASE)
-_MODULES = ("z3", "crosshair", "torch", "hypothesis", "numpy", "gradproof", "tqdm")
 _STARTED = ("__main__", "sitecustomize", "usercustomize")
 COMMON = frozenset({"tests", "test", "docs", "examples", "benchmarks", "tools", "scripts"})
 """Nobody's own names, though packages install folders that are called so."""
@@ -108,7 +111,7 @@ def taken(name: str) -> str | None:
         return "Python itself"
     homes = [Path(p) for p in sys.path if any(part in _FOLDERS for part in Path(p).parts)]
     owners = {owner for home in homes if in_stack(found := owned(home, name)) for owner, _ in found}
-    if owners or name in _MODULES:
+    if owners or name in (*PACKAGES, "gradproof", "tqdm"):
         return f"the package {', '.join(sorted(owners)) or name}, which gradproof needs"
     return None
 
@@ -149,13 +152,12 @@ def version_of(name: str) -> str | None:
     return found[1] if found else distribution.version
 
 
-PACKAGES: Mapping[str, str] = {
-    "z3": "z3-solver",
-    "crosshair": "crosshair-tool",
-    "torch": "torch",
-    "hypothesis": "hypothesis",
-    "numpy": "numpy",
+KNOWN = {"z3": "z3-solver", "crosshair": "crosshair-tool", "yaml": "pyyaml"} | {
+    name: name for name in ("hypothesis", "jinja2", "junitparser", "numpy", "psutil", "pydantic", "rich", "torch")
 }
+"""Module that gradproof brings, or PyTorch -> what pip installs."""
+PACKAGES = {name: KNOWN[name] for name in ("z3", "crosshair", "torch", "hypothesis", "numpy")}
+"""Those of which a record of a run has the version."""
 
 KEYS: Mapping[Kind, tuple[str, ...]] = {
     Kind.STUB: ("python", "z3", "numpy"),
@@ -168,6 +170,31 @@ KEYS: Mapping[Kind, tuple[str, ...]] = {
 
 if set(KEYS) != set(Kind):
     raise ImportError("the table of key versions is not total")
+
+
+STEP, WRITERS = ("torch", "psutil"), {"html": ("jinja2",), "junit": ("junitparser",)}
+"""What verifies a training step, and what writes a format."""
+EXTRAS = {"z3": "proofs", "crosshair": "proofs", "hypothesis": "tests"}
+"""Module -> the extra of the light distribution that brings it; `gradproof` brings it always."""
+OPTIONAL = {"distributed": "dask", "securesystemslib": "sign", "cryptography": "sign"}
+"""Module -> the extra of both distributions that brings it."""
+
+
+def installing(modules: Iterable[str]) -> str:
+    """The command that installs modules, by the extras of the distribution that is there where it has them."""
+    own = "gradproof" if version_of(LIGHT) is None else LIGHT
+    extras = OPTIONAL | (EXTRAS if own == LIGHT else {})
+    brought = ",".join(sorted({extras[name] for name in modules if name in extras}))
+    others = [KNOWN[name] for name in modules if name not in extras]
+    return " ".join(["python -m pip install", *([f'"{own}[{brought}]"'] if brought else []), *others])
+
+
+def need(modules: Iterable[str], what: str) -> None:
+    """Raises GradproofError GP409 where one of these modules is not installed. None is imported."""
+    lost = [name for name in sorted(modules) if sys.modules.get(name) is None and find_spec(name) is None]
+    if lost:
+        listed, verb = " and ".join(lost), "is" if len(lost) == 1 else "are"
+        raise GradproofError("GP409", f"{listed} {verb} not installed", f"{listed}, {what}", installing(lost))
 
 
 STARTUP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "startup")
@@ -295,8 +322,6 @@ def cuda_absent() -> str | None:
 
 def present(device: str) -> None:
     """Raises GradproofError GP406 when a CUDA device is asked for and there is none."""
-    from gradproof.core.errors import GradproofError
-
     why = cuda_absent() if device.startswith("cuda") else None
     if why is not None:
         raise GradproofError("GP406", f"device {device}: {why}", "a device of this machine", "use --device cpu")

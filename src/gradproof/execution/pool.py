@@ -17,6 +17,7 @@ from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
+from gradproof.evidence.environment import need
 from gradproof.evidence.store import Store
 from gradproof.execution.engine import Executor, WorkItem, WorkResult
 from gradproof.execution.local import NEEDED, LocalProcesses, Worker, unanswered
@@ -191,8 +192,16 @@ def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float 
     return unanswered(check, Finding(outcome, reason), seconds=seconds)
 
 
+def able(checks: Sequence[Check]) -> None:
+    """Raises GradproofError GP409 where a package is not installed that these checks need on this machine."""
+    also = f" and {len(checks) - 1} more checks" if len(checks) > 1 else ""
+    names = {(c.kind, name.partition(".")[0]) for c in checks for name in ("psutil", *NEEDED[c.kind])}
+    spared = {(Kind.TRACE, "hypothesis")}  # imported in advance because checks of PyTorch share the process
+    need({name for _, name in names - spared}, f"to run {checks[0].id if checks else 'nothing'}{also}")
+
+
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP494, GP495, GP497 and GP499."""
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP409, GP495, GP497 and GP499."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
     from gradproof.execution.engine_dask import DaskWorkers

@@ -24,6 +24,8 @@ State = Literal["passed", "failed", "absent"]
 LIMIT = 600.0
 """Seconds for all of them; they run side by side."""
 
+USES = {"solver": "z3", "crosshair": "crosshair", "worker": "z3"}
+"""Self-test -> the module that it needs, of those that the light distribution does not bring."""
 GET: Mapping[str, str] = {
     "solver": "python -m pip install --force-reinstall z3-solver",
     "crosshair": "python -m pip install --force-reinstall crosshair-tool",
@@ -51,14 +53,12 @@ def command(name: str) -> list[str]:
     return [sys.executable, "-P", "-m", "gradproof.extras.selftest", name]
 
 
-def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
-    """Every self-test, side by side. `absent`: why there is no CUDA device, None where there is one."""
-    names = [name for name in GET if name != "cuda" or absent is None]
+def run_all(absent: Mapping[str, tuple[str, str]], limit: float = LIMIT) -> list[SelfTest]:
+    """Every self-test, side by side. `absent`: those of which there is nothing to test, why not, and how to get it."""
+    names = [name for name in GET if name not in absent]
     with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch, ThreadPoolExecutor(len(names)) as side_by_side:
         found = list(side_by_side.map(lambda name: _run(name, scratch, limit), names))
-    if absent is not None:
-        found.append(SelfTest("cuda", "absent", absent, GET["cuda"], 0.0))
-    return found
+    return found + [SelfTest(name, "absent", why, get, 0.0) for name, (why, get) in absent.items()]
 
 
 def _run(name: str, scratch: str, limit: float) -> SelfTest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_red_then_green_and_nothing_stays(
 def test_without_torch_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert cli.dispatch(["demo"]) == EXIT_CODE[Exit.USAGE]
     err = capsys.readouterr().err
     assert "GP409" in err

@@ -165,6 +165,43 @@ def test_a_missing_tool_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "warning: z3 is" in capsys.readouterr().out
 
 
+def installations(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """These distributions of gradproof are installed, and torch; Z3 and CrossHair are not."""
+    versions = {"torch": "2", **dict.fromkeys(own, "0.1.0")}
+    monkeypatch.setattr("gradproof.evidence.environment.version_of", versions.get)
+
+
+def test_the_light_distribution_lacks_nothing_and_says_how_to_get_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installations(monkeypatch, "gradproof-light")
+    asked: list[dict[str, tuple[str, str]]] = []
+    monkeypatch.setattr("gradproof.extras.selftest.run_all", lambda skipped: asked.append(skipped) or [])
+    assert dispatch(["doctor", "--folder", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "distribution gradproof-light 0.1.0" in out
+    assert "warning" not in out
+    [skipped] = asked
+    assert {"solver", "crosshair", "worker"} <= set(skipped)
+    assert skipped["solver"] == ("z3 is not installed", 'python -m pip install "gradproof-light[proofs]"')
+    installations(monkeypatch, "gradproof")
+    assert dispatch(["doctor", "--folder", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "distribution gradproof 0.1.0\n" in out
+    assert "warning: z3 is not installed: what needs it cannot run; get it with: python -m pip install z3-solver" in out
+    assert set(asked[-1]) <= {"cuda"}
+
+
+def test_two_distributions_with_the_same_files_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installations(monkeypatch, "gradproof", "gradproof-light")
+    assert dispatch(["doctor", "--quick", "--folder", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "distribution gradproof 0.1.0 and gradproof-light 0.1.0" in out
+    assert "uninstall both, and install one" in out
+
+
 def test_a_folder_that_is_not_there_is_a_mistake_in_the_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

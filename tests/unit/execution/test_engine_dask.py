@@ -477,7 +477,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert cli.dispatch([*asked, "--engine", "dask", "--scheduler", "tcp://127.0.0.1:1"]) == 2
     shown = capsys.readouterr().err
-    assert "GP494" in shown
+    assert "GP409" in shown
     assert 'pip install "gradproof[dask]"' in shown
 
 

@@ -48,7 +48,7 @@ def test_tools_that_cannot_be_imported_fail(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is broken')\n", encoding="utf-8")
     own = str(Path(selftests.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{own}")
-    found = {t.name: t for t in run_all(None)}
+    found = {t.name: t for t in run_all({})}
     assert {t.state for t in found.values()} == {"failed"}
     said = {"solver": "z3 is broken", "crosshair": "crosshair", "torch": "torch is broken", "cuda": "torch is broken"}
     assert all(words in found[name].said for name, words in said.items())
@@ -132,7 +132,7 @@ def test_a_tool_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
     monkeypatch.setattr(selftests, "command", sleeping)
-    found = run_all(NO_GPU, limit=0.2)
+    found = run_all({"cuda": (NO_GPU, "")}, limit=0.2)
     assert [t.state for t in found] == ["failed"] * (len(GET) - 1) + ["absent"]
     assert found[0].said.endswith(" 0.2 s")
 

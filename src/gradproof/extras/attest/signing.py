@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
+from gradproof.evidence.environment import need
 from gradproof.evidence.store import parse, safe
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, dumped, of_manifest, statement_path
 
@@ -194,8 +194,8 @@ class Signer:
 
 
 def private_key(path: Path) -> Signer:
-    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used, GP476 without the extra."""
-    _library()
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used, GP409 without the extra."""
+    need(["cryptography", "securesystemslib"], "to sign a bundle, or to judge a signature")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -216,8 +216,8 @@ def private_key(path: Path) -> Signer:
 
 
 def public_key(path: Path, bundle: Path) -> PublicKey:
-    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle, GP476."""
-    _library()
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle, GP409."""
+    need(["cryptography", "securesystemslib"], "to sign a bundle, or to judge a signature")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -232,17 +232,6 @@ def public_key(path: Path, bundle: Path) -> PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise _refused(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PublicKey')}")
     return PublicKey(path, SSlibKey.from_crypto(key))
-
-
-def _library() -> None:
-    """Raises GradproofError GP476 where the extra is not installed."""
-    try:
-        for name in ("cryptography.hazmat.primitives.asymmetric.ed25519", "securesystemslib.dsse"):
-            import_module(name)
-    except ImportError as error:
-        found = f"{error.name or 'securesystemslib'} cannot be imported"
-        help = "python -m pip install 'securesystemslib[crypto]>=1.2'"
-        raise GradproofError("GP476", found, "the extra `sign`: securesystemslib with cryptography", help) from error
 
 
 def _read(path: Path) -> bytes:

@@ -30,7 +30,7 @@ from gradproof.evidence.environment import cuda_absent
 from gradproof.evidence.record import EvidenceStatus, now
 from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.local import Worker
-from gradproof.execution.pool import Listener, Pool
+from gradproof.execution.pool import Listener, Pool, able
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
 from gradproof.extras.attest import signing, statement
 from gradproof.extras.attest.manifest import (
@@ -111,6 +111,7 @@ def repeated(
 
     by_id = {check.id: check for check in checks}
     effects = {name: Effect.DISCHARGED for check in checks for name in check.depends if name not in by_id}
+    able(checks)
     pool = Pool(workspace, jobs, status=effects, listener=listener, worker=RecordedQueries)
     done = pool.run(checks, lambda evidence: None)
     if done.interrupted:
