@@ -6,6 +6,7 @@ are drawn, the wrong ones marked; then come the events of a window in order, and
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,8 +76,16 @@ class Checked(Verification):
         """Become this verification; return self."""
         for one in fields(found):
             setattr(self, one.name, getattr(found, one.name))
+        for r in self.results:
+            r.reason, r.help = map(_in_python, (r.reason, r.help))
+        self.uncovered = [*map(_in_python, self.uncovered)]
         self.allow_undecided = allow
         return self
+
+
+def _in_python(text: str) -> str:
+    """A text that names options of the command line, with the names that they have as arguments."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), text)
 
 
 # -- The weights of the samples, and the events of a window.
