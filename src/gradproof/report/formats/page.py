@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -76,16 +77,12 @@ class Checked(Verification):
         """Become this verification; return self."""
         for one in fields(found):
             setattr(self, one.name, getattr(found, one.name))
+        in_python = partial(re.sub, "--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"))
         for r in self.results:
-            r.reason, r.help = map(_in_python, (r.reason, r.help))
-        self.uncovered = [*map(_in_python, self.uncovered)]
+            r.reason, r.help = map(in_python, (r.reason, r.help))
+        self.uncovered = [*map(in_python, self.uncovered)]
         self.allow_undecided = allow
         return self
-
-
-def _in_python(text: str) -> str:
-    """A text that names options of the command line, with the names that they have as arguments."""
-    return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), text)
 
 
 # -- The weights of the samples, and the events of a window.
