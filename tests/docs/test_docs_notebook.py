@@ -9,50 +9,26 @@ import sys
 from collections.abc import Iterator
 from html import unescape
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.screenshots import CELL, CHECK, FUNCTION, IMPORTS, NOTEBOOKS, REPOSITORY, SHOTS, lines_of_page
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("ipykernel") is None, reason="ipykernel is not installed: no kernel was started"),
 ]
-IMPORTS = "import time\n\nimport torch\nfrom torch import nn\n\nimport gradproof"
-FUNCTION = """def train(run):
-    torch.manual_seed(run.seed)
-    model = nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs, targets = torch.randn(run.samples, 16), torch.randn(run.samples, 1)
-    for i, (x, y) in enumerate(zip(inputs.split(run.micro_batch_size), targets.split(run.micro_batch_size))):
-        loss = nn.functional.mse_loss(model(x), y)
-        (loss / run.accum_steps).backward()
-        if (i + 1) % run.accum_steps == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-CELL = """model = nn.Linear(16, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data, labels = torch.randn(64, 16), torch.randn(64, 1)
-with gradproof.watch() as run:
-    for i, (x, y) in enumerate(zip(data.split(4), labels.split(4))):
-        loss = nn.functional.mse_loss(model(x), y)
-        (loss / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-CHECK = "gradproof.check(train, accum_steps=4)"
 HOLDS = "<HOLDS: train, every obligation that was judged holds (6 of 7)>"
 
 
 class Shown(NamedTuple):
-    """What a cell left: its page as words, its text, and the error that ended it."""
+    """What a cell left: its page as words, its text, the error that ended it, and the page itself."""
 
     page: str
     text: str
     error: str
+    html: str
 
 
 class Notebook:
@@ -68,7 +44,7 @@ class Notebook:
         self.cells += 1
         print(json.dumps([source, interrupted_after]), file=self.child.stdin, flush=True)
         page, text, error = json.loads(self.child.stdout.readline())
-        return Shown(words(page), text, error)
+        return Shown(words(page), text, error, page)
 
 
 def words(page: str) -> str:
@@ -81,7 +57,7 @@ def notebook() -> Iterator[Notebook]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.docs.kernel"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         made = Notebook(child)
-        assert made.run(IMPORTS).error == ""
+        assert made.run(f"import time\n{IMPORTS}").error == ""
         yield made
 
 
@@ -145,3 +121,10 @@ def test_ranks_need_a_file(notebook: Notebook) -> None:
     assert seen.error.startswith("GradproofError: GP406")
     assert "no other process can import a notebook's" in seen.error
     assert seen.text == ""
+
+
+@pytest.mark.parametrize("theme", NOTEBOOKS)
+def test_the_notebooks_of_the_pictures_still_show_what_they_showed(notebook: Notebook, theme: str) -> None:
+    known = json.loads((SHOTS / "shots.json").read_text(encoding="utf-8"))[f"notebook-{theme}.png"]
+    shown = [notebook.run(cell) for cell in NOTEBOOKS[theme]][-1]
+    assert lines_of_page(shown.html) == known["lines"], "a picture is stale: make screenshots"

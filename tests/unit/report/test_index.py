@@ -55,7 +55,7 @@ def test_the_verdict_stands_first_and_what_is_not_required_is_folded() -> None:
 def test_one_contract_that_is_not_met_is_enough() -> None:
     said = words(drawn(named(sample.green(), "good"), named(sample.red(), "bad")))
     assert said.startswith("GATE NOT MET")
-    assert "Do not release: something is refuted, or a check of it shows nothing." in said
+    assert "Do not release: something is refuted, or its check shows nothing." in said
     assert "● good" in said
     assert "✕ bad" in said
     assert said.index("Why the gate is not met") < said.index("What was shown")
