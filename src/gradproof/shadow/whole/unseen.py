@@ -256,7 +256,7 @@ def ran(engine: Engine) -> Iterator[None]:
 
     def uncompiled(callback: Any) -> Any:
         if callback:
-            engine.facts.assumed["torch.compile"] = UNCOMPILED
+            engine.assumed.names["torch.compile"] = UNCOMPILED
         return chosen(callback)
 
     with (
