@@ -252,16 +252,16 @@ def made(engine: Engine) -> Iterator[None]:
 @contextmanager
 def ran(engine: Engine) -> Iterator[None]:
     """Backward calls and threads are seen while this runs, and what is compiled runs without its compiler."""
-    chosen = eval_frame._callback_from_stance
+    chosen = getattr(eval_frame, "_callback_from_stance", None)
 
     def uncompiled(callback: Any) -> Any:
         if callback:
             engine.assumed.names["torch.compile"] = UNCOMPILED
-        return chosen(callback)
+        return chosen(callback) if chosen else None
 
     with (
         torch.compiler.set_stance("force_eager"),  # or Dynamo skips what it met for good
-        replaced(eval_frame, "_callback_from_stance", uncompiled),
+        replaced(eval_frame, "_callback_from_stance", uncompiled, create=True),
         calls(engine),
         threads(engine),
         replaced(torch._VF, "lstm", unfused(torch._VF.lstm)),
