@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # A checkout starts as fast as an installed wheel, also where Python may not write its own bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j 2 src models symbolic
 
-.PHONY: verify test suite exhaustive check site installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check site screenshots installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(COMPILE)
@@ -49,6 +49,10 @@ check: $(READY)
 # The documentation as a site, in build/site. Every link, heading and page has to be there.
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# Pictures of terminal, page, notebook and site, each of a real run, in docs/shots. Minutes; needs Chromium.
+screenshots: $(READY)
+	$(BIN)/python -m tests.screenshots
 
 # Half an hour. The last writes docs/bench.md; without its longest row: python -m tests.bench_whole --without 405B.
 bench: $(READY)

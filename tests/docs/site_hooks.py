@@ -2,7 +2,8 @@
 
 The pages link to files of the repository, as a reader of the checkout needs it. A site has only its own pages. So the
 schemas of reports/ become files of the site, and a link to any other file becomes the path of that file. A flowchart
-of Mermaid, which GitHub draws, becomes an SVG: Mermaid itself would be loaded from another host.
+of Mermaid, which GitHub draws, becomes an SVG: Mermaid itself would be loaded from another host. Without the index of
+the search as a script, the theme's own script ends where the site is opened as files, and nothing of it works.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ def on_files(files: Files, config: Any) -> Files:
     for path in sorted((REPOSITORY / "reports").glob("*.schema.json")):
         files.append(File.generated(config, f"schemas/{path.name}", abs_src_path=str(path)))
     return files
+
+
+def on_post_build(config: Any) -> None:
+    """Write the index of the search as a script, which the theme asks for where the site is opened as files."""
+    index = Path(config["site_dir"]) / "search/search_index.json"
+    if index.is_file():
+        index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -50,6 +50,7 @@ DESK = {
     "python -m gradproof.evidence.certificate step.cert": How(before=(CERTIFIED,), says="confirmed"),
     "gradproof check train.py:train": How(says="HOLDS"),
     "gradproof check train.py:train --accum-steps 4": How(says="HOLDS"),
+    "gradproof check train.py:train --format html": How(says="Release: nothing that was judged is wrong"),
     "gradproof check --fake train.py:train": How(says="HOLDS"),
     "gradproof check --ranks 2 ddp.py:train": How(says="GA-SYNC-001"),
     "gradproof watch -- python train.py": How(says="HOLDS"),

@@ -65,6 +65,7 @@ def test_every_page_is_there_and_asks_no_other_host(site: Path) -> None:
     assert (site / "schemas/step.schema.json").is_file()
     assert 'href="schemas/step.schema.json"' in pages["own-loop"]
     assert 'aria-label="which package imports which"' in pages["architecture"]
+    assert (site / "search/search_index.js").read_text(encoding="utf-8").startswith('var __index = {"config"')
 
 
 @pytest.mark.slow

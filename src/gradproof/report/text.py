@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import linecache
 import math
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,11 +29,21 @@ if TYPE_CHECKING:
 ABSENT = "none"
 # Control characters, those that steer the direction of text, and lone surrogates.
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CELL = re.compile(r"(?:[^\s:]*/)?(\d+\.py|<ipython-input-[^>\s]+>):(\d+)")
 
 
 def clean(text: object) -> str:
-    """`text` with every control character except newline and tab made visible, so that no terminal obeys it."""
-    return _UNSEEN.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
+    """`text` without what a terminal would obey: every control character except newline and tab is made visible."""
+    shown = _CELL.sub(_cell, str(text)) if "IPython" in sys.modules else str(text)
+    return _UNSEEN.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
+
+
+def _cell(found: re.Match[str]) -> str:
+    """A line of a cell of this notebook, as IPython names it in tracebacks; any other line as it is."""
+    shell = sys.modules["IPython"].get_ipython()
+    files = [file for file in list(linecache.cache) if shell and file.endswith(found[1])]
+    known = next(filter(None, map(shell.compile.format_code_name, files)), None) if files else None
+    return f"cell {known[1]}, line {found[2]}" if known else found[0]
 
 
 def one_line(text: object) -> str:

@@ -161,7 +161,7 @@ def _place(report: Report, name: str) -> tuple[str, int, int]:
     return report["contract"]["path"], line, col
 
 
-SENTENCE = "Reals are not floats; sampled is not proved."
+SENTENCE = "A proof is about real numbers, and floats round; a sample is no proof."
 LAYER_TITLE: Mapping[Layer, str] = {
     Layer.SMT: "SMT (Z3)",
     Layer.CROSSHAIR: "CrossHair",

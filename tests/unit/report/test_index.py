@@ -18,6 +18,7 @@ from gradproof.core.check import Bound
 from gradproof.core.workspace import Workspace
 from gradproof.report import views
 from gradproof.report.formats import html
+from gradproof.report.formats.summary import reasons
 from gradproof.report.text import anchor, glossary
 from gradproof.session import Options, Session
 
@@ -44,6 +45,7 @@ def test_the_verdict_stands_first_and_what_is_not_required_is_folded() -> None:
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
     assert "Why the gate is not met" not in said
+    assert "Release: all that profile ci requires was shown." in said
     assert not Page(text).all("article", "script")
     folded = "".join(re.findall(r"<details>.*?</details>", text, re.S))
     assert text.count("no CUDA device") == folded.count("no CUDA device") > 0
@@ -53,7 +55,7 @@ def test_the_verdict_stands_first_and_what_is_not_required_is_folded() -> None:
 def test_one_contract_that_is_not_met_is_enough() -> None:
     said = words(drawn(named(sample.green(), "good"), named(sample.red(), "bad")))
     assert said.startswith("GATE NOT MET")
-    assert "Do not release" in said
+    assert "Do not release: something is refuted, or its check shows nothing." in said
     assert "● good" in said
     assert "✕ bad" in said
     assert said.index("Why the gate is not met") < said.index("What was shown")
@@ -65,6 +67,18 @@ def test_a_partial_run_is_no_verdict() -> None:
     said = words(drawn(sample.partial()))
     assert said.startswith("GATE NOT MET")
     assert "No verdict: the run is partial" in said
+    assert "Do not release yet: nothing is refuted" in said
+
+
+def test_what_is_open_beside_a_refutation_of_its_subject_waits_for_the_fix() -> None:
+    report = sample.green()
+    first, second, third = [c for c in report["checks"] if c["required"]][:3]
+    first |= {"outcome": "REFUTED", "effect": "BROKEN", "subject": "models.loop:loop"}
+    second |= {"outcome": "UNKNOWN", "effect": "OPEN", "subject": "models.loop:loop", "reason": "not shown"}
+    third |= {"outcome": "UNKNOWN", "effect": "OPEN", "subject": "models.other:loop", "reason": "too many"}
+    helps = {r.words.partition(" is ")[0]: r.help for r in reasons(report)}
+    assert helps[second["id"]] == "Fix what is refuted of this subject first, then verify again."
+    assert helps[third["id"]].startswith("Ask a smaller question")
 
 
 def test_nothing_is_claimed_of_what_is_not_discharged() -> None:

@@ -97,6 +97,18 @@ def test_a_page_without_refutation_has_no_mark_of_one() -> None:
     assert not Page(text).all("article")
 
 
+def test_the_page_says_first_whether_to_release() -> None:
+    undecided = step_bench.held()
+    undecided.results[0].outcome = Outcome.UNKNOWN
+    name = undecided.results[0].obligation
+    advice = {"Do not release: something is wrong": broken(), "Do not release yet: nothing is refuted": undecided}
+    advice["Release: nothing that was judged is wrong, or left open."] = step_bench.held()
+    for said, found in advice.items():
+        assert said in words(page.of_step(found)).partition("Command")[0]
+    undecided.allow_undecided = [name]
+    assert "wrong, and what is open is allowed to be." in words(page.of_step(undecided))
+
+
 def test_the_refuted_obligation_stands_first_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def step(run):\n    loss.backward() < 1\n")
     found = broken(Location(str(tmp_path / "train.py"), 2, "step"))

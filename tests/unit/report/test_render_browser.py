@@ -29,6 +29,26 @@ PAGE = html.render(RED)
 FOUND = broken()
 FOUND.results[0].reason = "a_word_that_is_longer_than_a_narrow_screen_" * 4
 PAGES = {"/step": page.of_step(FOUND), "/rounded": page.of_step(rounded()), "/index": drawn(RED, sample.green())}
+JUPYTER = """<style>
+.jp-OutputArea-output dt { font-weight: bold; float: left; width: 20%; padding: 0; }
+.jp-OutputArea-output dd { float: left; width: 80%; }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(th, td, tr) { text-align: right; vertical-align: middle; }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: white; }
+.jp-RenderedHTMLCommon ul:not(.list-inline) { padding-left: 2em; }
+</style>"""
+"""What JupyterLab's style sheet says of the elements of an output."""
+MEASURED = """<script>
+const style = (name) => getComputedStyle(document.querySelector(name));
+const label = document.querySelector(".gradproof dt").getBoundingClientRect().width;
+const cell = [style(".gradproof td").textAlign, style(".gradproof tbody tr").backgroundColor];
+document.body.dataset.said = [label > 90, ...cell, style(".gradproof .plain").paddingLeft];
+</script>"""
+NOTEBOOKS = {
+    f"/notebook-{light}": f'<!doctype html><body data-jp-theme-light="{light}" style="margin: 0">{JUPYTER}<div class="'
+    f'jp-RenderedHTMLCommon jp-OutputArea-output">{page.body(rounded())}</div>{MEASURED}'
+    for light in ("true", "false")
+}
+"""A verification as JupyterLab shows it in its light and in its dark theme."""
 BLIND = PAGE.replace('"use strict";', '"use strict"; ', 1)  # its digest is no longer the one that the page allows
 OUTCOME, FOLDED = "BROKEN", "KANI-GA-001"
 
@@ -58,7 +78,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    made = Served({"/red": PAGE, "/blind": BLIND, "/frames": FRAMES, **PAGES})
+    made = Served({"/red": PAGE, "/blind": BLIND, "/frames": FRAMES, **PAGES, **NOTEBOOKS})
     threading.Thread(target=made.server.serve_forever, daemon=True).start()
     yield made
     made.server.shutdown()
@@ -143,6 +163,19 @@ def test_a_page_is_light_or_dark_as_preferred(served: Served, tmp_path: Path, sc
     flags = ["--window-size=900,700", f"--screenshot={image}", f"--blink-settings=preferredColorScheme={scheme}"]
     browse(tmp_path, f"{served.address}{name}", *flags)
     assert first_pixel(image.read_bytes()) == {"1": "fbfaf8", "0": "131518"}[scheme]
+
+
+@pytest.mark.parametrize(("light", "scheme", "paper"), [("true", "0", "fbfaf8"), ("false", "1", "131518")])
+def test_in_a_notebook_its_theme_decides(served: Served, tmp_path: Path, light: str, scheme: str, paper: str) -> None:
+    image = tmp_path / "page.png"
+    flags = ["--window-size=900,700", f"--screenshot={image}", f"--blink-settings=preferredColorScheme={scheme}"]
+    browse(tmp_path, f"{served.address}/notebook-{light}", *flags)
+    assert first_pixel(image.read_bytes()) == paper
+
+
+def test_the_style_of_a_notebook_does_not_break_the_page(served: Served, tmp_path: Path) -> None:
+    dom, _ = browse(tmp_path, f"{served.address}/notebook-true", "--window-size=900,700", "--dump-dom")
+    assert re.search(r'data-said="([^"]*)"', dom)[1] == "true,left,rgba(0, 0, 0, 0),0px"
 
 
 @pytest.mark.parametrize(("scheme", "place"), [("1", 0), ("0", 1)], ids=["light", "dark"])

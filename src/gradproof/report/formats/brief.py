@@ -294,7 +294,7 @@ def terminal(verification: Verification, console: Console, spent: int = 0, more:
 def text(verification: Verification, more: str = MORE, spent: int = 0) -> str:
     """The lines as they are in a pipe."""
     out = io.StringIO()
-    terminal(verification, Console(file=out, force_terminal=False, color_system=None), spent, more)
+    terminal(verification, Console(file=out, force_terminal=False, force_jupyter=False, color_system=None), spent, more)
     return out.getvalue()
 
 

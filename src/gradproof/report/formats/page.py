@@ -6,12 +6,14 @@ are drawn, the wrong ones marked; then come the events of a window in order, and
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -75,6 +77,10 @@ class Checked(Verification):
         """Become this verification; return self."""
         for one in fields(found):
             setattr(self, one.name, getattr(found, one.name))
+        in_python = partial(re.sub, "--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"))
+        for r in self.results:
+            r.reason, r.help = map(in_python, (r.reason, r.help))
+        self.uncovered = [*map(in_python, self.uncovered)]
         self.allow_undecided = allow
         return self
 

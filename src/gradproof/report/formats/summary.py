@@ -206,6 +206,9 @@ def _of_checks(
         some = others if whole else others[:ALIKE]
         words += f"; and {plural(len(others), 'check')} alike: {', '.join(some)}" + ", ..." * (some != others)
     help = NEXT[Outcome(first["outcome"])]
+    refuted = {check["subject"] for check in report["checks"] if check["outcome"] == "REFUTED"}
+    if first["outcome"] == "UNKNOWN" and first["subject"] in refuted:
+        help = "Fix what is refuted of this subject first, then verify again."
     if (path := Path(report["workspace"], "reports", first["evidence"] or "none")).is_file():
         help = help.replace("EVIDENCE.", near(path))
     return Reason(effect_of(first), about, _where(report, first["id"]), one_line(words), one_line(help))

@@ -37,7 +37,7 @@ from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_s
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
 from gradproof.shadow.locations import NOWHERE, own_fault, raised_at, stated
-from gradproof.shadow.request import Request, chosen, complete, function_of, load, undecided
+from gradproof.shadow.request import Request, chosen, complete, function_of, load, refused, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
@@ -281,6 +281,8 @@ def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) ->
 
     step = inspect.unwrap(function)
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
+    if not Path(file).is_file():
+        raise refused("ranks", request.ranks, "1, or a function in a file: no other process can import a notebook's")
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         jobs = [(file, name, request, subject, folder, rank) for rank in range(request.ranks)]
         every: list[Verification] = each_rank(VERIFIED_RANK, jobs, RANKS_WITHIN)

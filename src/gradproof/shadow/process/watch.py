@@ -289,7 +289,6 @@ def recording(engine: Recorded) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))
         stack.enter_context(replaced(nn.Module, "__call__", called))

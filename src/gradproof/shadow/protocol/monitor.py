@@ -278,6 +278,8 @@ class Monitor:
 
     def _backward(self, original: Call, outputs: Any, *args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
         """A backward pass, or torch.autograd.grad, whose gradients are returned; but for one inside another."""
+        if torch.compiler.is_compiling():  # a compiler's, which makes the graph of a backward pass
+            return original(outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         _, _, differentiable, given, *_ = args
         roots, inputs, inner = tensors_in(outputs), tensors_in(given), bool(self.inside)
         if inner and accumulate_grad:

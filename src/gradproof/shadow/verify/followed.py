@@ -118,16 +118,7 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with (
-        torch.compiler.set_stance("force_eager"),
-        fake,
-        engine,
-        Unreading(engine),
-        made(engine),
-        ran(engine),
-        swap,
-        default_dtype(run.dtype),
-    ):
+    with fake, engine, Unreading(engine), made(engine), ran(engine), swap, default_dtype(run.dtype):
         found.call(step, run)
     return found
 
@@ -147,16 +138,7 @@ def with_numbers(
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with (
-        eager,
-        engine,
-        reading,
-        made(engine),
-        ran(engine),
-        seen(engine.events),
-        ways_out(engine.exported, engine.stored),
-    ):
+    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)
