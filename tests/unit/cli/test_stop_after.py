@@ -19,6 +19,7 @@ from gradproof.core import putback
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.result import Verification
+from gradproof.shadow.whole import unseen
 
 # -- The script ends after N windows, and what is said is about them.
 
@@ -309,3 +310,28 @@ def test_windows_that_come_later_are_a_mistake(project: Path) -> None:
     _, err = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "numbers below 2, as --stop-after 2 ends the script" in err
+
+
+# -- A checkpoint in a recorded window.
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_saving_loses_no_value(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: where the files that save are not known, a storage is lost."""
+    if not known:
+        monkeypatch.setattr(unseen, "SAVES", ("nowhere.py",))
+    with ScriptWatch(4) as watch:
+        monkeypatch.setattr(torch.nn.Linear, "forward", saved(tmp_path))
+        train(4)
+    assert (watch.verification().outcome is Outcome.HOLDS) == known
+
+
+def saved(folder: Path) -> Any:
+    """A forward pass that saves its weights as well."""
+    forward = torch.nn.Linear.forward
+
+    def call(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        torch.save(self.state_dict(), folder / "ckpt.pt")
+        return forward(self, x)
+
+    return call
