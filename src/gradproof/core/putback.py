@@ -21,10 +21,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gradproof.core.processes import PREFIX
+
 LARGE = 1 << 30
 """Bytes above which a file is not copied."""
 FILES = 50_000
 """Files whose sizes and times are compared."""
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 PATHS: Mapping[str, Sequence[int]] = {
     "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.link": (1,),
     "os.symlink": (1,), "os.truncate": (0,), "os.utime": (0,), "os.chmod": (0,), "shutil.rmtree": (0,),
@@ -33,7 +36,6 @@ PATHS: Mapping[str, Sequence[int]] = {
 """Which arguments of an audit event are paths that change."""
 WRITERS = (("torch._C", "PyTorchFileWriter", 0), ("safetensors", "serialize_file", 1))
 """Functions in C that write a file, and which argument names it: they raise no event of their own."""
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def keep_changes(folder: Path, homes: Sequence[str]) -> None:
@@ -42,10 +44,12 @@ def keep_changes(folder: Path, homes: Sequence[str]) -> None:
     A change of what cannot be kept is an OSError.
     """
     caches = [os.environ.get(name) or "/dev" for name in ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")]
-    others = ((str(folder.parent), "/dev", "/proc", os.path.expanduser("~/.cache"), *caches), homes)
-    never, own = (tuple(os.path.join(os.path.realpath(one), "") for one in each) for each in others)
-    passing = os.path.join(os.path.realpath(tempfile.gettempdir()), "")  # asked here: it holds a lock while it writes
-    busy = threading.local()
+    others, busy = ("/dev", "/proc", os.path.expanduser("~/.cache"), *caches), threading.local()
+    temporary = [tempfile.gettempdir()]  # asked here: it holds a lock while it writes a file
+    never, own, passing = (
+        tuple(os.path.join(os.path.realpath(one), "") for one in each) for each in (others, homes, temporary)
+    )
+    never += (passing[0] + PREFIX,)  # gradproof's own
 
     def seen(event: str, args: tuple[Any, ...]) -> None:
         if event not in PATHS or getattr(busy, "on", False):
@@ -59,7 +63,8 @@ def keep_changes(folder: Path, homes: Sequence[str]) -> None:
             for path in paths:
                 at = os.path.join(path, "")
                 if not at.startswith(never) and (at.startswith(own) or not at.startswith(passing)):
-                    inner = [*_inside(path)] if event in ("os.rename", "shutil.rmtree") else []
+                    walk = os.walk(path) if event in ("os.rename", "shutil.rmtree") else ()
+                    inner = [os.path.join(top, name) for top, *names in walk for name in (*names[0], *names[1])]
                     moved = [paths[-1] + one[len(path) :] for one in inner] if event == "os.rename" else []
                     for one in (os.path.dirname(path), path, *inner, *moved):
                         _keep(one, folder)
@@ -83,15 +88,8 @@ def _announced(write: Any, at: int) -> Any:
 
 def _real(path: str, follow: bool) -> str:
     """The path that changes: what a link leads to, where a file is written, and else the link itself."""
-    whole = os.path.abspath(path)
-    above, name = os.path.split(whole)
-    return os.path.realpath(whole) if follow else os.path.join(os.path.realpath(above), name)
-
-
-def _inside(path: str) -> Iterator[str]:
-    """All folders and files below a folder."""
-    for top, folders, files in os.walk(path):
-        yield from (os.path.join(top, name) for name in (*folders, *files))
+    above, name = os.path.split(os.path.abspath(path))
+    return os.path.realpath(path) if follow else os.path.join(os.path.realpath(above), name)
 
 
 def _is_folder(path: str | Path) -> bool:
@@ -99,22 +97,22 @@ def _is_folder(path: str | Path) -> bool:
 
 
 def _keep(path: str, folder: Path) -> None:
-    """Keep what is at a path, once: a link that names the path, and beside it a copy of what is there."""
+    """Keep what is at a path, once: a link that says whether it was there, and a copy."""
     record = folder / hashlib.sha256(os.fsencode(path)).hexdigest()
     copy, made = record.with_suffix(".copy"), record.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     if record.is_symlink():
         return
+    there = os.path.lexists(path)
     with suppress(FileExistsError):  # of two at a time the first
         if _is_folder(path):
             copy.mkdir()
             shutil.copystat(path, copy)
         elif os.path.isfile(path) or os.path.islink(path):
             if os.lstat(path).st_size > LARGE:
-                why = "gradproof --stop-after puts back no file above 1 GiB, and lets nobody change it"
-                raise OSError(errno.EFBIG, why, path)
+                raise OSError(errno.EFBIG, "--stop-after puts back no file above 1 GiB: it may not be changed", path)
             shutil.copy2(path, made, follow_symlinks=False)
             os.link(made, copy, follow_symlinks=False)
-        record.symlink_to(path)
+        record.symlink_to(("+" if there else "-") + path)
 
 
 @contextmanager
@@ -122,12 +120,13 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
     """What a script changes meanwhile is put back, whatever ends it; then the list says what could not be.
 
     SIGTERM and SIGHUP interrupt this process as ctrl-C does, with the signal as the argument of KeyboardInterrupt.
+    The ranks of a launcher share the folder: each puts back, and the last one removes it.
     """
 
     def end(number: int, _: Any) -> None:
         raise KeyboardInterrupt(number)
 
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     left, before = list[str](), snapshot(homes)
     usual = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     usual[signal.SIGINT] = signal.getsignal(signal.SIGINT)
@@ -138,48 +137,42 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
             signal.signal(number, signal.SIG_IGN)
         if failed := put_back(folder):
             left += [*failed, f"copies are in {shutil.move(folder, tempfile.mkdtemp(prefix='gradproof-kept-'))}"]
-        after = snapshot(homes)
-        paths = {*before, *after} if before and after else {}
-        left += [
-            f"{path} (changed by another program, or by code in C)"
-            for path in paths
-            if before.get(path) != after.get(path)
-        ]
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+        with suppress(OSError):
+            (folder / f"{os.getpid()}.ended").touch()
+            if 0 < ranks <= len([*folder.glob("*.ended")]):
+                shutil.rmtree(folder.parent)
+        after = {} if ranks else snapshot(homes)
+        paths = sorted({*before, *after}) if before and after else []
+        others = (path for path in paths if before.get(path) != after.get(path))
+        left += [f"{path} (changed by another program, or by code in C)" for path in others]
         for number, handler in usual.items():
             signal.signal(number, handler)
 
 
 def put_back(folder: Path) -> list[str]:
-    """Put back what was kept; what could not be, and why."""
-    kept = {os.readlink(record): record.with_suffix(".copy") for record in folder.glob("*") if not record.suffix}
+    """Put back what was kept: what is new goes, the deepest first, then come files and times. What failed, and why."""
+    links = {record: os.readlink(record) for record in folder.glob("*") if not record.suffix}
+    kept = {link[1:]: record.with_suffix(".copy" if link[0] == "+" else ".none") for record, link in links.items()}
     order, failed = sorted(kept, key=len), list[str]()
-    for step, paths in ((_new, order[::-1]), (_changed, order), (_times, order[::-1])):
+    for step, paths in (("remove", order[::-1]), ("write", order), ("date", order[::-1])):
         for path in paths:
             try:
-                step(path, kept[path])
+                _put(step, path, kept[path])
             except OSError as error:
                 failed.append(f"{path} ({error.strerror})")
     return failed
 
 
-def _new(path: str, copy: Path) -> None:
-    """What was not there goes, the deepest first."""
-    if os.path.lexists(path) and (not os.path.lexists(copy) or _is_folder(path) != _is_folder(copy)):
+def _put(step: str, path: str, copy: Path) -> None:
+    was, link = os.path.lexists(copy), os.path.islink(path) or copy.is_symlink()
+    if step == "remove" and os.path.lexists(path) and (not was or link or _is_folder(path) != _is_folder(copy)):
         (os.rmdir if _is_folder(path) else os.remove)(path)
-
-
-def _changed(path: str, copy: Path) -> None:
-    """What was there is there again, folders before what they hold."""
-    if _is_folder(copy):
+    elif step == "write" and _is_folder(copy):
         os.makedirs(path, exist_ok=True)
-    elif os.path.lexists(copy):
-        if os.path.lexists(path) and (os.path.islink(path) or copy.is_symlink()):
-            os.remove(path)
+    elif step == "write" and was:
         shutil.copy2(copy, path, follow_symlinks=False)
-
-
-def _times(path: str, copy: Path) -> None:
-    if os.path.lexists(copy):
+    elif step == "date" and was:
         shutil.copystat(copy, path, follow_symlinks=False)
 
 

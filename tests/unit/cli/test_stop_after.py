@@ -180,13 +180,14 @@ def test_an_event_that_is_not_seen_leaves_its_mark(name: str, project: Path, tmp
     assert bool(left) == (bool(sizes) and name != "os.chmod")
 
 
-@pytest.mark.parametrize("step", ["_new", "_changed", "_times"])
+@pytest.mark.parametrize("step", ["remove", "write", "date"])
 def test_where_putting_back_is_broken_the_test_is_red(
     step: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, kept = aged(project), tmp_path / "job" / "kept"
     kept.parent.mkdir()
-    monkeypatch.setattr(putback, step, lambda path, copy: None)
+    right = putback._put
+    monkeypatch.setattr(putback, "_put", lambda now, *given: None if now == step else right(now, *given))
     with putback.probed(kept, [str(project)]):
         changed(kept, f"{CHANGES['open']}; {CHANGES['os.chmod']}; {CHANGES['shutil.rmtree']}")
     assert state(project) != before
@@ -197,7 +198,7 @@ def test_what_cannot_be_kept_is_not_changed(project: Path, tmp_path: Path) -> No
     kept.mkdir(parents=True)
     done = changed(kept, "open('out/log', 'a')", "putback.LARGE = 3")
     assert "OSError" in done.stderr
-    assert "--stop-after puts back no file above 1 GiB" in done.stderr
+    assert "--stop-after puts back no file above 1 GiB: it may not be changed" in done.stderr
     assert state(project) == before
 
 
@@ -208,10 +209,11 @@ def test_what_cannot_be_put_back_is_named_and_its_copy_stays(
     kept = tmp_path / "job" / "kept"
     kept.parent.mkdir()
 
-    def full(path: str, copy: Path) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(putback, "_changed", full)
+    monkeypatch.setattr(putback.shutil, "copy2", full)
+    monkeypatch.setattr(putback.tempfile, "tempdir", str(tmp_path))
     with putback.probed(kept, [str(project)]) as left:
         changed(kept, "open('out/log', 'w').close()")
     assert f"{project}/out/log (No space left on device)" in left

@@ -20,7 +20,7 @@ from tests.checked import watch
 LOOP = """
 import json, sys, torch
 from contextlib import nullcontext
-from torch import distributed as dist
+from torch import distributed as dist, nn
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 model = nn.parallel.DistributedDataParallel(net)
@@ -55,9 +55,10 @@ WRONG = {
     "not divided": (LOOP.replace(" / 4)", ")"), "GA-EQ-001"),
     "never zeroed": (LOOP.replace("optimizer.zero_grad()", "pass"), "GA-INV-002"),
     "divided again behind the sum": (
-        LOOP.replace("    if last:\n", "    if last:\n        [p.grad.div_(4) for p in net.parameters()]\n"), "GA-EQ-001",
+        LOOP.replace("    if last:\n", "    if last:\n        [p.grad.div_(4) for p in net.parameters()]\n"),
+        "GA-EQ-001",
     ),
-}  # fmt: skip
+}
 UNDECIDED = {
     "a hook that doubles": LOOP.replace("\noptimizer =", HOOK),
     "a hook that sums nothing": LOOP.replace(
@@ -72,7 +73,7 @@ def watched(text: str) -> Verification:
     """What is said of a loop on one rank."""
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
-        return watch(lambda: exec(compile(text, "ddp_loop.py", "exec", dont_inherit=True), {}), 4)
+        return watch(lambda: exec(compile(text, "ddp_loop.py", "exec", dont_inherit=True), {"__name__": "ddp_loop"}), 4)
     finally:
         dist.destroy_process_group()
 
@@ -100,7 +101,8 @@ def test_what_is_not_followed_is_not_decided_and_says_what_to_run(name: str) -> 
 
 
 def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP.replace("torch.manual_seed(0)", "dist.init_process_group('gloo')", 1))
+    script, writes = tmp_path / "train.py", "import os; os.makedirs('out', exist_ok=True); open('log', 'a').write('x')\n"
+    script.write_text(writes + LOOP.replace("torch.manual_seed(0)", "dist.init_process_group('gloo')", 1))
     watcher = [
         *("-m", "gradproof", "watch", "--accum-steps", "4", "--stop-after", "2", "--format", "json"),
         *("--allow-undecided", "GA-EQ-001", "--allow-undecided", "GA-DATA-001", "--allow-undecided", "GA-INV-001"),
@@ -110,6 +112,7 @@ def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_
     command = [*launcher, *watcher, "--", "python", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    assert [*tmp_path.iterdir()] == [script]  # what both ranks wrote is gone
     decoder, text = json.JSONDecoder(), done.stdout
     for _ in range(2):
         found, end = decoder.raw_decode(text[text.index("{") :])

@@ -520,9 +520,9 @@ class WithEvents:
             yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
         count, line = self.judge.dropped()
         every = [self.judge.weighs(window) for window in self.judge.windows]
-        if count > 2 and all(
-            len(each) == 1 and close(each[0], Fraction(1, count)) for each in every
-        ):  # a half is usual
+        divided = {handed.divisor for window in self.ruling.monitor.closed for handed in window} == {count}
+        divided |= all(len(each) == 1 and close(each[0], Fraction(1, count)) for each in every)
+        if divided and count > 2:  # a half is usual
             yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}
         yield from (one for window in seen.values() for one in self._nothing(window))

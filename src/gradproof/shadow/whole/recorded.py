@@ -121,14 +121,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
                 self.lose("a gradient is written while the optimizer steps")
             return func(*args, **kwargs)
-        if func.namespace in ("c10d", "_c10d_functional"):
-            if dist.is_initialized() and dist.get_world_size() == 1 and spec.base in ALONE:
-                return func(*args, **kwargs)
-            if self.inside or self.writes_gradient(spec.targets(args, kwargs)):
-                self.lose(RANKS)
-        for target in spec.targets(args, kwargs) if func._overloadname.endswith("out") else ():
-            if self.memory.read(target) is None:
-                self.memory.write(target, NOUGHT)  # what it holds is written over
+        if self._between_ranks(func, spec, args, kwargs):
+            return func(*args, **kwargs)
         if self._prepares(spec, base, tensors):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
@@ -143,6 +137,19 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         return super().operate(func, spec, args, kwargs)
+
+    def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
+        """Whether a collective changes nothing, as there is one rank. What an operator only writes is not asked for."""
+        targets = spec.targets(args, kwargs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            if dist.is_initialized() and dist.get_world_size() == 1 and spec.base in ALONE:
+                return True
+            if self.inside or self.writes_gradient(targets):
+                self.lose(RANKS)
+        for target in targets if func._overloadname.endswith("out") else ():
+            if self.memory.read(target) is None:
+                self.memory.write(target, NOUGHT)
+        return False
 
     @guarded
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
