@@ -13,7 +13,6 @@ import pytest
 
 from gradproof import cli
 from gradproof.cli.check import _of_script
-from gradproof.shadow.request import Request
 
 FLAT = """
 import argparse
@@ -272,9 +271,9 @@ def test_how_an_argument_is_given(
     folder: Path, text: str, given: tuple[str, str | None], a: list[str], b: list[str]
 ) -> None:
     (folder / "train.py").write_text(text)
-    target, request = _of_script(folder / "kept", [], "train.py", ["own"], *given, Request())
-    assert request.accum_steps == 4
-    assert repr(("train.py", ["own", *a], ["own", *b], str(folder / "kept"), [])) in target.path.read_text()
+    with _of_script("train.py", ["own"], *given) as (target, n, left):
+        assert (n, left, target.shown) == (4, [], "train.py")
+        assert repr(("train.py", ["own", *a], ["own", *b]))[:-1] in target.path.read_text()
 
 
 @pytest.mark.parametrize(

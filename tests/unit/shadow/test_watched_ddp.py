@@ -101,7 +101,10 @@ def test_what_is_not_followed_is_not_decided_and_says_what_to_run(name: str) -> 
 
 
 def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_path: Path) -> None:
-    script, writes = tmp_path / "train.py", "import os; os.makedirs('out', exist_ok=True); open('log', 'a').write('x')\n"
+    script, writes = (
+        tmp_path / "train.py",
+        "import os; os.makedirs('out', exist_ok=True); open('log', 'a').write('x')\n",
+    )
     script.write_text(writes + LOOP.replace("torch.manual_seed(0)", "dist.init_process_group('gloo')", 1))
     watcher = [
         *("-m", "gradproof", "watch", "--accum-steps", "4", "--stop-after", "2", "--format", "json"),
