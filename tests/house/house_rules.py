@@ -29,6 +29,7 @@ SKIPPING = (
 )  # fmt: skip
 Z3_HOME = "src/gradproof/arith/smt.py"
 TORCH_HOMES = (
+    "src/gradproof/cli/script.py",
     "src/gradproof/execution/methods/",
     "src/gradproof/extras/selftest.py",
     "src/gradproof/extras/conformance/",

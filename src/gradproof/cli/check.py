@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from gradproof.evidence.environment import STEP, WRITERS, need, present
 
 if TYPE_CHECKING:
     from gradproof.shadow.process.check import Target
-    from gradproof.shadow.request import Request
     from gradproof.shadow.result import Verification
 
 
@@ -110,19 +109,17 @@ def command(
         writable(path, option)
         if path is not None:
             cleared(path)
-    homes = [str(Path(each).resolve()) for each in (".", Path(script).parent)] if script else []
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        kept = Path(folder, "kept")
-        if script:
-            chosen, request = _of_script(kept, homes, script, words, accum_arg, batch_arg, request)
-        else:
-            chosen = target_of(subject)
-            present(request.device)
-        said = f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
-        with patience(said), probed(kept, homes) if script else nullcontext(list[str]()) as left:
+    said = f"{subject} is called with micro-batches and with the full batch, for at most {time_limit:g} s of CPU"
+    if script:
+        with _of_script(script, words, accum_arg, batch_arg) as (chosen, n, left), patience(said):
+            found = verify(chosen, replace(request, accum_steps=n), time_limit)
+        found.subject = script
+        click.echo("".join(f"not put back: {one}\n" for one in left), err=True, nl=False)
+    else:
+        chosen = target_of(subject)
+        present(request.device)
+        with patience(said):
             found = verify(chosen, request, time_limit)
-    found.subject = subject
-    found.notes += [f"not put back: {one}" for one in left]
     found.allow_undecided = names
     show(found, format_, out, much)
     return found.code
@@ -148,10 +145,9 @@ def _fitting(words: Sequence[str], script: str | None) -> None:
         raise click.UsageError(f"Expected one FILE.py:FUNCTION or --script FILE.py, found {' '.join(words) or 'none'}.")
 
 
-def _of_script(
-    kept: Path, homes: list[str], path: str, own: Sequence[str], accum: str, batch: str | None, request: Request
-) -> tuple[Target, Request]:
-    """A function that runs a script, in a file beside `kept`. Arguments have dashes, but with Hydra."""
+@contextmanager
+def _of_script(path: str, own: Sequence[str], accum: str, batch: str | None) -> Iterator[tuple[Target, int, list[str]]]:
+    """A function that runs a script, N, and at the end what was not put back. Arguments have dashes but with Hydra."""
     from gradproof.shadow.process.check import Target, script_of
     from gradproof.shadow.request import refused
 
@@ -162,10 +158,13 @@ def _of_script(
         raise refused("accum-arg", accum, "NAME=N, the script's argument for the micro-batches of a window, 2 or more")
     if batch is not None and not all(batch.partition("=")):
         raise refused("batch-arg", batch, "NAME=B, the script's argument for its batch, and the full batch")
-    file, runs = kept.with_name("train.py"), ([*own, first], [*own, f"{argument}=1", *rest])
-    made = f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{(name, *runs, str(kept), homes)!r})\n"
-    file.write_text(made, encoding="utf-8")
-    return Target(file, "train", path), replace(request, accum_steps=int(number))
+    homes = [str(Path(each).resolve()) for each in (".", Path(path).parent)]
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        file, kept = Path(folder, "train.py"), Path(folder, "kept")
+        given = (name, [*own, first], [*own, f"{argument}=1", *rest], str(kept), homes)
+        file.write_text(f"from gradproof.cli.script import Twice\n\ntrain = Twice(*{given!r})\n", encoding="utf-8")
+        with probed(kept, homes) as left:
+            yield Target(file, "train", path), int(number), left
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,9 @@ class Seen:
     """
 
     def __init__(self, windows: int) -> None:
-        self.windows, self.rows, self.waits, self.steps = windows, 0, True, Counter[int]()
+        self.windows, self.rows, self.waits, self.complete = windows, 0, True, False
         self.passes, self.samples, self.at, self.weights = [0], [list[str]()], dict[int, Location](), list[str]()
-
-    @property
-    def complete(self) -> bool:
-        """Whether some optimizer had a step in each window."""
-        return max(self.steps.values(), default=0) >= self.windows
+        self.steps = Counter[int]()
 
     def entered(self, module: torch.nn.Module, given: Any) -> None:
         """A forward pass: the first one that trains since the last backward pass takes a micro-batch."""
@@ -79,9 +75,9 @@ class Seen:
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped: the windows are as many as the steps of the one that stepped most."""
         self.steps[id(optimizer)] += 1
+        self.complete = max(self.steps.values()) >= self.windows
         if max(self.steps.values()) == len(self.passes) < self.windows:
-            self.passes.append(0)
-            self.samples.append([])
+            self.passes, self.samples = [*self.passes, 0], [*self.samples, []]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -168,42 +164,38 @@ class Twice:
                 found = f"{more} {what} of run {runs[0]}, {fewer} of run {runs[1]}; {'; '.join(self.shown)}"
                 raise GradproofError(SCRIPT, found, f"{n} times as many in run {runs[0]}", help)
         made = check_whole(once, subject, replace(request, micro_batch=ours.rows, tables=True))
-        reason, line = self._unlike()
-        for at, one in enumerate(made.results):
-            if reason:
-                made.results[at] = Result(one.obligation, Outcome.UNKNOWN, reason, line, HELP)
-            elif not one.applies:
-                one.reason = "no reported loss: what a script prints is not followed"
+        for reason, line in islice(self._unlike(), 1):
+            made.results = [Result(one.obligation, Outcome.UNKNOWN, reason, line, HELP) for one in made.results]
+        for one in made.results:
+            one.reason = one.reason if one.applies else "no reported loss: what a script prints is not followed"
         made.notes += self.shown
         made.uncovered.append(f"windows after the first {request.windows} of each run, and a short last one")
         return made
 
     def _tried(self, once: Any, given: Run) -> Seen:
         """One run of the script with nothing around it."""
-        ended, where = "", NOWHERE
+        ended, where = "fewer steps", NOWHERE
         seed(given.seed)
         try:
             once(given)
         except Exception as error:
-            ended, where = stated(error), raised_at(error)
-        seen = self.runs.pop()[-1]
-        if ended or not seen.rows or not seen.complete:
-            found = f"{self.shown[given.accum_steps == 1]} ended with {ended or 'fewer steps'}"
+            ended, where, self.runs[-1][1].rows = stated(error), raised_at(error), 0
+        seen = self.runs.pop()[1]
+        if not (seen.rows and seen.complete):
+            found, at = f"{self.shown[given.accum_steps == 1]} ended with {ended}", str(where) * (where is not NOWHERE)
             expected = f"{given.windows} steps of a torch.optim optimizer, after forward passes of modules"
-            at = "" if where is NOWHERE else str(where)
             raise GradproofError(SCRIPT, found, expected, "run it so by itself; --windows 1 needs one step", at)
         return seen
 
-    def _unlike(self) -> tuple[str, Location | None]:
-        """How two runs of one seed differ in what they began with, and where; nothing where they do not."""
+    def _unlike(self) -> Iterator[tuple[str, Location | None]]:
+        """How two runs of one seed differ in what they began with, and where."""
         first: dict[int, Seen] = {}
-        for number, seen in (run for run in self.runs if run[1].complete):
+        for number, seen in (one for one in self.runs if one[1].complete):
             mine = first.setdefault(number, seen)
             if seen.weights != mine.weights:
-                return "the two runs began with other weights", None
+                yield "the two runs began with other weights", None
             own, other = ([*chain.from_iterable(each.samples)] for each in (mine, seen))
             pairs = zip(mine.samples, seen.samples, strict=False) if own[: len(other)] != other[: len(own)] else ()
             for at, (own, other) in enumerate(pairs, 1):  # not in one order, as where a step comes too early
                 if many := (Counter(other) - Counter(own)).total():
-                    return f"the two runs saw other samples: {many} of {len(other)} in window {at}", seen.at.get(at)
-        return "", None
+                    yield f"the two runs saw other samples: {many} of {len(other)} in window {at}", seen.at.get(at)
