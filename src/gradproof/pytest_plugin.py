@@ -170,13 +170,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test of a step for each number of micro-batches."""
-    mark = metafunc.definition.get_closest_marker("gradproof")
     if STEP in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("gradproof")
         own = mark.kwargs.get("accum_steps", 4) if mark else 4
         asked = [n for found in metafunc.config.getoption("gradproof_accum") for n in found] or [own]
         metafunc.parametrize(STEP, asked, indirect=True, ids=[f"accum={n}" for n in asked])
-    elif mark is not None:
-        pytest.fail(f"{metafunc.definition.nodeid} is marked gradproof and has no argument {STEP}", pytrace=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Raises UsageError for a marked test that takes no Run: it would pass, and nothing would be verified."""
+    for item in items:
+        names = item._fixtureinfo.argnames if isinstance(item, pytest.Function) else ()
+        if STEP not in names and item.get_closest_marker("gradproof"):
+            raise pytest.UsageError(f"{item.nodeid} is marked gradproof and has no argument {STEP}")
 
 
 @pytest.hookimpl(tryfirst=True)

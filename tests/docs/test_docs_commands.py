@@ -133,6 +133,8 @@ REFERENCE = {
 EXTRAS = {"pip install .": "", "pip install '.[sign]'": "sign", 'pip install "gradproof[dask]"': "dask"}
 """`make installed` installs the wheel with pip; here the extras have to be those of pyproject.toml."""
 ELSEWHERE = {
+    "python -m tests.light dist": (".github/workflows/release.yml", "python -m tests.light"),
+    "pytest --gradproof-accum 2,4": ("tests/unit/cli/test_pytest_steps.py", '"--gradproof-accum"'),
     "python -m build --wheel": (".github/workflows/release.yml", "python -m build --no-isolation"),
     "gradproof attest OUT_DIR --wheel dist/gradproof.whl": ("tests/unit/extras/test_bundle_attest.py", '"--wheel"'),
     "dask scheduler": ("tests/clusters.py", "dask_scheduler"),

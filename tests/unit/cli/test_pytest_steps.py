@@ -121,10 +121,62 @@ def test_the_numbers_of_the_command_line_come_before_the_mark(tmp_path: Path) ->
     assert (code, "--gradproof-accum" in out) == (4, True)
 
 
-def test_a_mark_without_the_argument_is_an_error_and_not_a_test_that_passes(tmp_path: Path) -> None:
-    code, out = run(tmp_path, text="import pytest\n@pytest.mark.gradproof\ndef test_step():\n    pass\n")
-    assert code == 2
-    assert "test_step is marked gradproof and has no argument gradproof_run" in out
+METHOD = """\
+import unittest
+import pytest
+
+class TestOld(unittest.TestCase):
+    @pytest.mark.gradproof
+    def test_step(self):
+        pass
+"""
+THROUGH = """\
+import pytest
+
+@pytest.fixture
+def mine(gradproof_run):
+    return 1
+
+@pytest.mark.gradproof
+def test_step(mine):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["import pytest\n@pytest.mark.gradproof\ndef test_step():\n    pass\n", METHOD, THROUGH],
+    ids=["function", "unittest", "fixture"],
+)  # fmt: skip
+def test_a_mark_without_the_argument_is_an_error_and_not_a_test_that_passes(tmp_path: Path, text: str) -> None:
+    code, out = run(tmp_path, text=text)
+    assert code == 4
+    assert " is marked gradproof and has no argument gradproof_run" in out
+
+
+def test_a_step_may_skip_itself_and_one_with_a_model_that_stays_trained_is_not_decided(tmp_path: Path) -> None:
+    text = f"""{STEPS.partition("@pytest.mark.gradproof")[0]}
+
+@pytest.fixture
+def model():
+    return torch.nn.Linear(4, 1)
+
+
+def test_skipping(gradproof_run):
+    pytest.skip("no device")
+
+
+def test_stays(gradproof_run, model):
+    torch.manual_seed(gradproof_run.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, x in enumerate(torch.randn(gradproof_run.samples, 4).split(gradproof_run.micro_batch_size)):
+        (model(x).square().mean() / gradproof_run.accum_steps).backward()
+        if (i + 1) % gradproof_run.accum_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    code, out = run(tmp_path, text=text)
+    assert (code, "1 failed, 1 skipped" in out) == (1, True), out
+    assert "NOT DECIDED" in out
 
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
