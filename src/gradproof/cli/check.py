@@ -16,7 +16,7 @@ import click
 from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
-from gradproof.evidence.environment import STEP, WRITERS, need, present
+from gradproof.evidence.environment import STEP, need, present
 
 if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
@@ -83,7 +83,7 @@ def command(
     from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed
 
-    need((*STEP, *WRITERS.get(format_, ())), "to verify a training step")
+    need(STEP, "to verify a training step")
     names = allowed(allow)
     request = Request(**given)
     for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
@@ -189,7 +189,7 @@ def watch(
     from gradproof.shadow.process.check import script_of, watch
     from gradproof.shadow.request import allowed
 
-    need((*STEP, *WRITERS.get(format_, ())), "to verify a training script")
+    need(STEP, "to verify a training script")
     names = allowed(allow)
     writable(out)
     if out is not None:
