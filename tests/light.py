@@ -2,7 +2,7 @@
 
 pip cannot leave out a dependency. So there are two distributions of the same files: `gradproof`, which requires all
 that the main job needs, and `gradproof-light` for `check` and `watch`, beside a torch of the user's. The light one is
-the full wheel with other metadata and so another record. Z3, CrossHair and Hypothesis are extras of it.
+the full wheel with other metadata and so another record: Z3, CrossHair and Hypothesis are no requirements, but extras.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LIGHT = "gradproof-light"
-EXTRAS = {"proofs": ("crosshair-tool", "z3-solver"), "tests": ("hypothesis",)}
-EXTRAS["all"] = (*EXTRAS["proofs"], *EXTRAS["tests"])
-LEFT_OUT = (*EXTRAS["all"], "torch")
+LEFT_OUT = ("crosshair-tool", "hypothesis", "torch", "z3-solver")
 """What the full distribution requires, and the light one does not."""
 DEVELOPERS = ("docs", "loops", "test")
 """Extras of the full distribution that are for work on a checkout; the light one lacks them."""
@@ -34,19 +32,15 @@ def parts(requirement: str) -> tuple[str, str, str]:
 
 
 def metadata(full: str) -> str:
-    """The metadata of the light distribution, from those of the full one. Raises KeyError for one that lacks a name."""
+    """The metadata of the light distribution, from those of the full one."""
     head, _, description = full.partition("\n\n")
-    rows, versions = list[str](), dict[str, str]()
+    rows = []
     for row in head.splitlines():
         key, _, value = row.partition(": ")
-        name, version, extra = parts(value) if key == "Requires-Dist" else ("", "", value)
-        if name in LEFT_OUT and not extra:
-            versions[name] = version
-        elif key not in ("Requires-Dist", "Provides-Extra") or extra not in DEVELOPERS:
+        name, _, extra = parts(value) if key == "Requires-Dist" else ("", "", value)
+        needless = (name in LEFT_OUT and not extra) or extra in DEVELOPERS
+        if key not in ("Requires-Dist", "Provides-Extra") or not needless:
             rows.append(f"Name: {LIGHT}" if key == "Name" else row)
-    for extra, names in EXTRAS.items():
-        needs = [f'Requires-Dist: {name}{versions[name]}; extra == "{extra}"' for name in names]
-        rows += [f"Provides-Extra: {extra}", *needs]
     return "\n".join([*rows, "", description])
 
 

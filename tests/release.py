@@ -19,7 +19,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 
 from gradproof import __version__
-from tests.light import EXTRAS, LEFT_OUT, LIGHT, digest, parts
+from tests.light import DEVELOPERS, LEFT_OUT, LIGHT, digest, parts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STATED = {
@@ -81,10 +81,10 @@ def lighter(full: Path, light: Path) -> Iterator[str]:
         yield f"{light.name} has other files than {full.name}"
     if len(left) != len(LEFT_OUT) or fewer != needs - left:
         yield f"{light.name} requires {', '.join(sorted(fewer))}"
-    for extra, names in EXTRAS.items():
-        if more.get(extra) != {need for need in left if parts(need)[0] in names}:
-            yield f"{light.name}: the extra {extra} is {more.get(extra)}"
-    if any(more[name] != extras.get(name) for name in more.keys() - EXTRAS.keys()):
+    proofs, tests = more.get("proofs", set()), more.get("tests", set())
+    if not proofs or not tests or not more.get("all") == proofs | tests == {n for n in left if parts(n)[0] != "torch"}:
+        yield f"{light.name}: the extras proofs, tests and all are not what {full.name} requires besides torch"
+    if more != {name: needs for name, needs in extras.items() if name not in DEVELOPERS}:
         yield f"{light.name} has other extras than {full.name}: {', '.join(sorted(more))}"
 
 

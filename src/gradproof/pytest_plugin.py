@@ -65,10 +65,14 @@ class CheckItem(pytest.Item):
 
     def setup(self) -> None:
         """Run what has no fresh answer. Fails without an answer; skips what the profile does not ask for."""
+        from gradproof.core.errors import GradproofError
         from gradproof.core.outcome import Effect, Outcome
 
         needed = {self.check.id, *self.check.depends}
-        run = self.asked.run([c for c in self.asked.checks if c.id in needed], lambda event: None)
+        try:
+            run = self.asked.run([c for c in self.asked.checks if c.id in needed], lambda event: None)
+        except GradproofError as error:
+            raise pytest.fail.Exception(error.render(), pytrace=False) from None
         if run.interrupted:
             raise KeyboardInterrupt
         (contract,) = self.asked.contracts
@@ -88,14 +92,6 @@ class CheckItem(pytest.Item):
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
             red(self.config).add(self.check.id)
             pytest.fail("no ruling" if self.ruling is None else _stated(self.ruling), pytrace=False)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What gradproof says, without a traceback of its own."""
-        from gradproof.core.errors import GradproofError
-
-        if isinstance(excinfo.value, GradproofError):
-            return excinfo.value.render()
-        return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The entry of the contract."""

@@ -58,8 +58,7 @@ def check(
         allow_undecided: ids of obligations that may stay undecided.
 
     Raises:
-        GradproofError: GP405 for a function that takes no Run, GP406 for numbers out of range and an id that is none,
-            GP409 where torch is not installed.
+        GradproofError: GP405 for a function that takes no Run, GP406 for a wrong number or id, GP409 without torch.
     """
     need(STEP, "to verify a training step")
     from gradproof.report.formats.page import Checked

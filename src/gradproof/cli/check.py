@@ -22,7 +22,7 @@ from gradproof.cli.options import LATE, SOON, Seconds, allow_undecided, together
 from gradproof.core.files import cleared, writable, written
 from gradproof.core.processes import PREFIX
 from gradproof.core.putback import probed
-from gradproof.evidence.environment import STEP, WRITERS, need, present
+from gradproof.evidence.environment import STEP, need, present
 
 if TYPE_CHECKING:
     from gradproof.shadow.process.check import Target
@@ -102,7 +102,7 @@ def command(
     from gradproof.shadow.request import Request, allowed
 
     _fitting(words, script)
-    need((*STEP, *WRITERS.get(format_, ())), "to verify a training step")
+    need(STEP, "to verify a training step")
     names, subject = allowed(allow), script or words[0]
     request = Request(**given)
     for path, option in ((out, "--out"), (Path(request.certificate) if request.certificate else None, "--certificate")):
@@ -256,7 +256,7 @@ def watch(
     from gradproof.shadow.process.check import script_of, watch
     from gradproof.shadow.request import allowed
 
-    need((*STEP, *WRITERS.get(format_, ())), "to verify a training script")
+    need(STEP, "to verify a training script")
     names = allowed(allow)
     writable(out)
     if out is not None:

@@ -23,7 +23,6 @@ from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core.outcome import EXIT_MEANING, Exit
-from gradproof.evidence.environment import WRITERS, need
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
@@ -85,7 +84,6 @@ def _output(text: str) -> Output:
         raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", help)
     if name == "ndjson" and ONE_EACH in path:
         raise GradproofError("GP434", f"--format {text!r}", "one path for all contracts", f"leave {ONE_EACH} out")
-    need(WRITERS.get(name, ()), f"to write --format {name}")
     stdout = name != "github" and sign and descriptor_of(path) == 1
     return Output(name, path if sign and not stdout else None)
 

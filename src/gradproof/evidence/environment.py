@@ -172,20 +172,19 @@ if set(KEYS) != set(Kind):
     raise ImportError("the table of key versions is not total")
 
 
-STEP, WRITERS = ("torch", "psutil"), {"html": ("jinja2",), "junit": ("junitparser",)}
-"""What verifies a training step, and what writes a format."""
-EXTRAS = {"z3": "proofs", "crosshair": "proofs", "hypothesis": "tests"}
-"""Module -> the extra of the light distribution that brings it; `gradproof` brings it always."""
-OPTIONAL = {"distributed": "dask", "securesystemslib": "sign", "cryptography": "sign"}
-"""Module -> the extra of both distributions that brings it."""
+STEP = ("psutil", "torch")
+"""What verifies a training step."""
+EXTRAS = {"z3": "proofs", "crosshair": "proofs", "hypothesis": "tests", "distributed": "dask"} | dict.fromkeys(
+    ("cryptography", "securesystemslib"), "sign"
+)
+"""Module -> the extra that brings it; `gradproof` itself requires those of proofs and tests."""
 
 
 def installing(modules: Iterable[str]) -> str:
-    """The command that installs modules, by the extras of the distribution that is there where it has them."""
+    """The command that installs modules, by the extras of the distribution that is there."""
     own = "gradproof" if version_of(LIGHT) is None else LIGHT
-    extras = OPTIONAL | (EXTRAS if own == LIGHT else {})
-    brought = ",".join(sorted({extras[name] for name in modules if name in extras}))
-    others = [KNOWN[name] for name in modules if name not in extras]
+    brought = ",".join(sorted({EXTRAS[name] for name in modules if name in EXTRAS}))
+    others = [KNOWN[name] for name in modules if name not in EXTRAS]
     return " ".join(["python -m pip install", *([f'"{own}[{brought}]"'] if brought else []), *others])
 
 

@@ -194,10 +194,9 @@ def received(check: Check, answer: WorkResult, refused: Refusal, seconds: float 
 
 def able(checks: Sequence[Check]) -> None:
     """Raises GradproofError GP409 where a package is not installed that these checks need on this machine."""
-    also = f" and {len(checks) - 1} more checks" if len(checks) > 1 else ""
     names = {(c.kind, name.partition(".")[0]) for c in checks for name in ("psutil", *NEEDED[c.kind])}
     spared = {(Kind.TRACE, "hypothesis")}  # imported in advance because checks of PyTorch share the process
-    need({name for _, name in names - spared}, f"to run {checks[0].id if checks else 'nothing'}{also}")
+    need({name for _, name in names - spared}, f"to run {len(checks)} checks: {', '.join(c.id for c in checks[:3])}")
 
 
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:

@@ -188,7 +188,8 @@ def test_the_light_distribution_lacks_nothing_and_says_how_to_get_more(
     assert dispatch(["doctor", "--folder", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "distribution gradproof 0.1.0\n" in out
-    assert "warning: z3 is not installed: what needs it cannot run; get it with: python -m pip install z3-solver" in out
+    how = 'get it with: python -m pip install "gradproof[proofs]"'
+    assert f"warning: z3 is not installed: what needs it cannot run; {how}" in out
     assert set(asked[-1]) <= {"cuda"}
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gradproof.cli import COMMANDS
-from gradproof.core.outcome import Kind
 from gradproof.evidence import environment
-from gradproof.evidence.environment import ALWAYS, EXTRAS, KNOWN, LIGHT, OPTIONAL, REQUIRED, installing
+from gradproof.evidence.environment import EXTRAS, KNOWN, LIGHT, installing
 from gradproof.extras.selftest import LOOP, RIGHT, WRONG
+from tests.light import LEFT_OUT
 
-CORPUS = Path(__file__).resolve().parents[2] / "corpus"
+ROOT = Path(__file__).resolve().parents[3]
 SITE = """\
 import os, sys
 from importlib.machinery import PathFinder
@@ -108,7 +110,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "train.py").write_text(LOOP.replace(WRONG, RIGHT), encoding="utf-8")
     (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
-    shutil.copytree(CORPUS / "green", folder / "green")
+    shutil.copytree(ROOT / "tests/corpus/green", folder / "green")
     lines = ["verify --workspace green", "attest --workspace green --no-queries bundle"]
     assert [code for code, _ in run(folder, "nothing", lines)] == [0, 0]
     return folder
@@ -176,15 +178,15 @@ def test_a_run_that_cannot_begin_leaves_no_green_report(desk: Path) -> None:
 
 
 def test_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the light distribution an extra, of the full one what the extra would bring."""
-    for name in KNOWN:
-        assert name.isidentifier()
-    assert {name for names in REQUIRED.values() for name in names} == {*EXTRAS, "torch"}
-    assert set(REQUIRED) == set(Kind)
-    assert {*EXTRAS, *OPTIONAL, *ALWAYS} <= set(KNOWN)
+    """An extra of the distribution that is there, and the names that pip knows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
+    required = {re.split(r"[^\w-]", need)[0] for need in project["dependencies"]} - {"click"}
+    assert set(KNOWN.values()) == required
+    assert {KNOWN[name] for name, extra in EXTRAS.items() if extra in ("proofs", "tests")} | {"torch"} == {*LEFT_OUT}
     monkeypatch.setattr(environment, "version_of", lambda name: None if name == LIGHT else "1")
-    assert installing(["crosshair", "torch", "z3"]) == "python -m pip install crosshair-tool torch z3-solver"
-    assert installing(["distributed"]) == 'python -m pip install "gradproof[dask]"'
+    assert installing(["crosshair", "torch", "z3"]) == 'python -m pip install "gradproof[proofs]" torch'
+    assert installing(["distributed", "yaml"]) == 'python -m pip install "gradproof[dask]" pyyaml'
     monkeypatch.setattr(environment, "version_of", lambda name: "1")
     light = 'python -m pip install "gradproof-light[proofs,tests]" torch'
     assert installing(["crosshair", "hypothesis", "torch", "z3"]) == light
