@@ -270,8 +270,9 @@ def watch(
     if seen.left:
         click.echo(f"not put back: {'; '.join(seen.left)}", err=True)
     code = INTERRUPTED if seen.interrupted else seen.code
-    ended = f"was stopped after window {seen.stopped}" if seen.stopped else f"ended with exit code {seen.status}"
-    failed = ": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status and not seen.stopped else ""
+    until = seen.verification.config.get("stopped_after")
+    ended = f"was stopped after window {until}" if until else f"ended with exit code {seen.status}"
+    failed = ": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status and not until else ""
     click.echo(f"{script.shown} {ended}; gradproof ends with {code}{failed}", err=True)
     return code
 

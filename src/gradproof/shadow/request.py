@@ -107,18 +107,12 @@ def allowed(names: Iterable[str]) -> list[str]:
 LAST = "last"
 
 
-def chosen(text: str, end: int | None = None) -> frozenset[int | str]:
-    """The windows of `--windows-at`: numbers from 0, and `last`, the last of the first epoch. Raises as a `Request`.
-
-    `end`: the windows after which the script is stopped.
-    """
+def chosen(text: str) -> frozenset[int | str]:
+    """The windows of `--windows-at`: numbers from 0, and `last`, the last of the first epoch. Raises as a `Request`."""
     words = [word.strip() for word in text.split(",")]
     if any(word != LAST and not (word.isascii() and word.isdigit()) for word in words):
         raise refused("windows-at", text, "numbers of windows, counted from 0, and `last`, with commas between")
-    found = frozenset(word if word == LAST else int(word) for word in words)
-    if any(isinstance(one, int) and one >= (end or one + 1) for one in found):
-        raise refused("windows-at", text, f"numbers below {end}, as --stop-after {end} ends the script")
-    return found
+    return frozenset(word if word == LAST else int(word) for word in words)
 
 
 # -- The function of `check`.

@@ -130,5 +130,4 @@ def test_two_ranks_under_their_launcher_are_not_decided_and_say_what_to_run(tmp_
 def test_a_launcher_is_told_how_it_starts_gradproof(words: str) -> None:
     with pytest.raises(GradproofError) as error:
         script_of(words.split())
-    launcher = words.removesuffix(" train.py -a")
-    assert error.value.help.endswith(f": {launcher} -m gradproof watch -- train.py -a")
+    assert "-m gradproof watch -- train.py" in error.value.help

@@ -317,6 +317,7 @@ def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
 FLAGS = "uBEIsSOqvbdxiW:X:"
 """Of Python, in the form of getopt."""
+LAUNCHED = "name the script itself; a launcher has to start gradproof: torchrun ... -m gradproof watch -- train.py ..."
 EXPECTED = "python FILE.py ARGS, python -m MODULE ARGS, or FILE.py ARGS"
 
 
@@ -355,24 +356,15 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
             if len(rest) < 2:
                 raise _refused("-m without a module", "name the module after -m")
             if rest[1].startswith("torch.distributed."):
-                raise _refused(f"the launcher {rest[1]}", _launched(words))
+                raise _refused(f"the launcher {rest[1]}", LAUNCHED)
             return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
     if not rest or not (named or rest[0].endswith(".py")):
         kind = "no option of watch" if rest and rest[0].startswith("-") else "neither Python nor a .py file"
         found = f"{rest[0]!r}, which is {kind}" if rest else "Python without a script"
-        raise _refused(found, _launched(rest))
+        raise _refused(found, LAUNCHED)
     if not Path(rest[0]).is_file():
         raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")
     return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
-
-
-def _launched(words: Sequence[str]) -> str:
-    """How a launcher starts gradproof, once for each rank."""
-    at = next((i for i, word in enumerate(words) if word.endswith(".py")), 0)
-    command = (
-        " ".join([*words[:at], "-m gradproof watch --", *words[at:]]) if at else "torchrun -m gradproof watch -- ..."
-    )
-    return f"name the script itself; a launcher has to start gradproof: {command}"
 
 
 def _refused(found: str, help: str) -> GradproofError:
@@ -426,7 +418,8 @@ def run_watched(job: Mapping[str, Any]) -> None:
         late.start()
 
     script, options, own = Script(**job["script"]), job["options"], os.getpid()
-    watcher = ScriptWatch(**options, opened=opened, stopping=stopping)
+    watcher = ScriptWatch(**options, opened=opened)
+    watcher.stopping = stopping
     try:
         if "kept" in job:
             putback.keep_changes(Path(job["kept"]), job["homes"])
@@ -457,14 +450,10 @@ class Watched:
     left: tuple[str, ...] = ()
 
     @property
-    def stopped(self) -> int:
-        """The windows after which --stop-after ended the script; 0 where it ended by itself."""
-        return int(self.verification.config.get("stopped_after", 0))
-
-    @property
     def code(self) -> int:
         """The exit code: a refutation first, then a script that failed by itself, then the verification's own."""
-        own = self.status == 0 or self.stopped or self.verification.exit is Exit.BROKEN
+        stopped = "stopped_after" in self.verification.config
+        own = self.status == 0 or stopped or self.verification.exit is Exit.BROKEN
         return self.verification.code if own else EXIT_CODE[Exit.CRASH]
 
 
@@ -474,7 +463,7 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     Raises GradproofError for a mistake.
     """
     if options["windows_at"] is not None:
-        chosen(options["windows_at"], options.get("stop_after"))
+        chosen(options["windows_at"])
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result, kept = Path(folder) / "job.json", Path(folder) / "result.json", Path(folder) / "kept"
         if "LOCAL_WORLD_SIZE" in os.environ:  # the ranks of one launcher

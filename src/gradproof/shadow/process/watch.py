@@ -12,6 +12,7 @@ decided.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -58,11 +59,6 @@ WRITTEN = "gradients were written in a backward pass by more than accumulation; 
 Reason = tuple[str, Location]
 
 
-def end(*_: Any) -> None:
-    """End the script, which is no failure."""
-    raise SystemExit(0)
-
-
 class ScriptWatch(Monitor):
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
@@ -73,17 +69,12 @@ class ScriptWatch(Monitor):
     """
 
     def __init__(
-        self,
-        accum_steps: int | None = None,
-        windows: int = 3,
-        windows_at: str | None = None,
-        stop_after: int | None = None,
-        stopping: Callable[[], None] = lambda: None,
-        **options: Any,
+        self, accum_steps: int | None = None, windows: int = 3, windows_at: str | None = None, **options: Any
     ) -> None:
-        windows = min(windows, stop_after or windows)
+        self.stop_after: int | None = options.pop("stop_after", None)
+        self.stopping: Callable[[], None] = lambda: None
+        windows = min(windows, self.stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
-        self.stop_after, self.stopping = stop_after, stopping
         self.asked, self.named = windows, windows_at is not None
         self.chosen = frozenset(range(windows)) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
@@ -136,11 +127,11 @@ class ScriptWatch(Monitor):
         if self.stop_after and self.run.number >= self.stop_after and torch._C._current_graph_task_id() == -1:
             if not self.stopped:
                 self.stopped = self.run.windows
-                caught = register_optimizer_step_pre_hook(end)  # whoever catches what is raised trains no further
-                self._undo.callback(caught.remove)
+                end = register_optimizer_step_pre_hook(lambda *_: sys.exit(0))  # for scripts that catch everything
+                self._undo.callback(end.remove)
                 with _disable_current_modes():
                     self.stopping()
-            end()
+            sys.exit(0)
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
@@ -236,8 +227,6 @@ class ScriptWatch(Monitor):
             found.config["stopped_after"] = self.stopped
             said = "the script was ended after them, as --stop-after asks: nothing is known of what would follow"
             found.notes.append(f"windows that ran: {run.windows}; {said}")
-        elif self.stop_after:
-            found.notes.append(f"--stop-after {self.stop_after}: the script had ended by itself before")
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, self._total())}"

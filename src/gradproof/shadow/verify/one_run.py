@@ -43,9 +43,7 @@ MIXED = "unscaled before the window was complete: the sum mixes two scales"
 SCALED = "clipped before unscale: the norm was measured times the loss scale"
 TWICE = "clipped twice"
 LATE = "clipped after the step"
-DROPPED = (
-    "{} of {} micro-batches of each window are in no gradient: backward was given the last loss alone, divided by {}"
-)
+DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
 EVENT_HELP = {
     "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
     "GA-EQ-001": "unscale once, after the last micro-batch",
@@ -156,12 +154,11 @@ class OneRun(Judging):
         for sample in self.terms.samples(self.engine.joined) & self.engine.used.keys():
             lines.setdefault(sample // MICRO, set()).add(self.engine.used[sample])
         for window in self.windows:
-            mine = {sample // MICRO for sample in window.samples}
-            now = max(mine, default=last)
-            own = [lines[number] for number in lines if last < number <= now]
-            alike = len(mine) == 1 and all(each == lines.get(now) for each in own)
-            counts.add(len(own) if alike and len(window.runs) == 1 else 1)
-            last = now
+            mine, before = {sample // MICRO for sample in window.samples}, last
+            last = max(mine, default=last)
+            own = [lines[number] for number in lines if before < number <= last]
+            alike = len(mine) == len(window.runs) == 1 and all(each == lines.get(last) for each in own)
+            counts.add(len(own) if alike else 1)
         count = counts.pop() if len(counts) == 1 and len(self.windows) > 1 else 1
         return count, min(lines[last], key=str) if count > 1 else self._location()
 
@@ -519,9 +516,9 @@ class WithEvents:
         if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
             yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
         count, line = self.judge.dropped()
-        every = [self.judge.weighs(window) for window in self.judge.windows]
-        divided = {handed.divisor for window in self.ruling.monitor.closed for handed in window} == {count}
-        divided |= all(len(each) == 1 and close(each[0], Fraction(1, count)) for each in every)
+        by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
+        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [UNIT]]
+        divided = by == {count} or all(close(number, Fraction(1, count)) for number in every)
         if divided and count > 2:  # a half is usual
             yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}

@@ -146,8 +146,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 return True
             if self.inside or self.writes_gradient(targets):
                 self.lose(RANKS)
-        for target in targets if func._overloadname.endswith("out") else ():
-            if self.memory.read(target) is None:
+        for target in targets if self.inside and func._overloadname == "out" else ():
+            given = {one.untyped_storage()._cdata for one in tensors_in(args)}
+            if target.untyped_storage()._cdata not in given and self.memory.read(target) is None:
                 self.memory.write(target, NOUGHT)
         return False
 

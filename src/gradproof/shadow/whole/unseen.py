@@ -43,8 +43,8 @@ OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_p
 """Methods of a storage that write, or give its memory away."""
 
 
-SAVES = (os.path.join("torch", "serialization.py"), os.path.join("safetensors", "torch.py"))
-"""Code that takes the address of a storage as its name, and writes nothing."""
+SAVES = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
+"""Files that take the address of a storage as its name, and write nothing."""
 
 
 class Unchanged:
@@ -153,10 +153,11 @@ class OwnBackward:
 
 def _saved() -> bool:
     """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
-    first, *callers = itertools.islice(frames(), 8)
+    near = itertools.islice(frames(), 9)
+    first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
     named = (isinstance(one.f_locals.get("f"), str | os.PathLike) for one in callers if one.f_code.co_name == "save")
     filed = any(one.f_code.co_name == "save_file" for one in callers)
-    return first.f_code.co_filename.endswith(SAVES[:1] if any(named) else SAVES[1:] if filed else ())
+    return first.f_code.co_filename.endswith((*SAVES[:1] * any(named), *SAVES[1:2] * filed, *SAVES[2:]))
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
