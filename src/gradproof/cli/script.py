@@ -82,11 +82,8 @@ class Seen:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Forward passes, backward passes and steps are noted while this runs."""
-        call, backward, name = (
-            torch.nn.Module.__call__,
-            torch.autograd.graph._engine_run_backward,
-            "_engine_run_backward",
-        )
+        call, name = torch.nn.Module.__call__, "_engine_run_backward"
+        backward = torch.autograd.graph._engine_run_backward
 
         def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             self.entered(module, (args, kwargs))
@@ -151,13 +148,7 @@ class Twice:
         ours, full = self._tried(once, given), self._tried(once, given.full_batch())
         n, batch = request.accum_steps, f"--batch-arg NAME={request.accum_steps * ours.rows} for run B, the full batch"
         for runs, what, more, fewer, help in (
-            (
-                "AB",
-                "backward passes in a window",
-                max(ours.passes),
-                max(full.passes),
-                "correct the name in --accum-arg",
-            ),
+            ("AB", "backward passes in a window", max(ours.passes), max(full.passes), "correct --accum-arg"),
             ("BA", "samples in a forward pass", full.rows, ours.rows, batch),
         ):
             if more != n * fewer:
@@ -197,5 +188,6 @@ class Twice:
             own, other = ([*chain.from_iterable(each.samples)] for each in (mine, seen))
             pairs = zip(mine.samples, seen.samples, strict=False) if own[: len(other)] != other[: len(own)] else ()
             for at, (own, other) in enumerate(pairs, 1):  # not in one order, as where a step comes too early
-                if many := (Counter(other) - Counter(own)).total():
-                    yield f"the two runs saw other samples: {many} of {len(other)} in window {at}", seen.at.get(at)
+                if Counter(own) != Counter(other):
+                    apart = ((Counter(own) - Counter(other)) | (Counter(other) - Counter(own))).total()
+                    yield f"the two runs saw other samples: {apart} of window {at} are in one alone", seen.at.get(at)
