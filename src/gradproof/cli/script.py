@@ -40,7 +40,7 @@ class Complete(BaseException):
     """The windows are complete, and the script begins another one."""
 
 
-class Seen:
+class ShortRun:
     """What one run of a script did, until each of its windows had a step.
 
     Of each window: `passes`, how many backward passes; `samples`, a digest of each row that its forward passes began
@@ -121,13 +121,13 @@ class Twice:
     def __init__(self, name: str, ours: Sequence[str], full: Sequence[str], kept: str, homes: Sequence[str]) -> None:
         self.scripts = [Script((), name, False, tuple(ours)), Script((), name, False, tuple(full))]
         self.shown = [f"run {at}: {shlex.join(['python', name, *of])}" for at, of in (("A", ours), ("B", full))]
-        self.runs, self.out, self.kept = list[tuple[int, Seen]](), sys.stdout, Path(kept)
+        self.runs, self.out, self.kept = list[tuple[int, ShortRun]](), sys.stdout, Path(kept)
         sys.dont_write_bytecode = True
         putback.keep_changes(self.kept, homes)
 
     def __call__(self, given: Run) -> None:
         """Run the script until the windows are complete. What it prints is no loss that it reports."""
-        seen, modules = Seen(given.windows), {*sys.modules}
+        seen, modules = ShortRun(given.windows), {*sys.modules}
         argv, path = replaced(sys, "argv", [""]), replaced(sys, "path", [*sys.path])
         self.runs.append((given.seed, seen))
         try:
@@ -163,7 +163,7 @@ class Twice:
         made.uncovered.append(f"windows after the first {request.windows} of each run, and a short last one")
         return made
 
-    def _tried(self, once: Any, given: Run) -> Seen:
+    def _tried(self, once: Any, given: Run) -> ShortRun:
         """One run of the script with nothing around it."""
         ended, where = "fewer steps", NOWHERE
         seed(given.seed)
@@ -180,7 +180,7 @@ class Twice:
 
     def _unlike(self) -> Iterator[tuple[str, Location | None]]:
         """How two runs of one seed differ in what they began with, and where."""
-        first: dict[int, Seen] = {}
+        first: dict[int, ShortRun] = {}
         for number, seen in (one for one in self.runs if one[1].complete):
             mine = first.setdefault(number, seen)
             if seen.weights != mine.weights:

@@ -13,7 +13,7 @@ import pytest
 
 from gradproof import cli
 from gradproof.cli.check import _of_script
-from gradproof.cli.script import Seen, Twice
+from gradproof.cli.script import ShortRun, Twice
 
 FLAT = """
 import argparse
@@ -210,9 +210,9 @@ def test_nothing_is_decided_of_runs_that_begin_otherwise(
     assert ("--> train.py:" in done.out) == (pair is UNSEEDED)
 
 
-def begun(weights: str, *windows: str) -> Seen:
+def begun(weights: str, *windows: str) -> ShortRun:
     """A run that began with these weights, and whose windows took these samples."""
-    made = Seen(len(windows))
+    made = ShortRun(len(windows))
     made.weights, made.samples, made.complete = [*weights], [[*one] for one in windows], True
     return made
 
@@ -231,7 +231,7 @@ def begun(weights: str, *windows: str) -> Seen:
         (begun("ww", "abcd", "efgh"), "weights"),
     ],
 )
-def test_which_runs_began_alike(other: Seen, said: str) -> None:
+def test_which_runs_began_alike(other: ShortRun, said: str) -> None:
     twice = object.__new__(Twice)
     twice.runs = [(0, begun("w", "abcd", "efgh")), (1, begun("x", "ijkl", "mnop")), (0, other)]
     found = [reason for reason, _ in twice._unlike()]
