@@ -132,12 +132,9 @@ class OneRun(Judging):
             yield Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             count, line = self.dropped()
-            more = f", and {count - 1} of {count} micro-batches of each window are in none" if count > 1 else ""
-            yield (
-                Outcome.UNKNOWN,
-                f"each window has one backward pass: no gradient was accumulated{more}",
-                line or self._location(),
-            )
+            more = f", and {count - 1} of {count} micro-batches of each window are in none" if line else ""
+            reason = f"each window has one backward pass: no gradient was accumulated{more}"
+            yield Outcome.UNKNOWN, reason, line or self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
         for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
