@@ -115,6 +115,16 @@ def _keep(path: str, folder: Path) -> None:
         record.symlink_to(("+" if there else "-") + path)
 
 
+def shared() -> Path | None:
+    """The folder that the ranks of one torchrun share; None where none has started this process."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    import psutil
+
+    launcher = psutil.Process(os.getppid())  # its number may have been another's before
+    return Path(tempfile.gettempdir(), f"{PREFIX}{launcher.pid}-{launcher.create_time()}", "kept")
+
+
 @contextmanager
 def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
     """What a script changes meanwhile is put back, whatever ends it; then the list says what could not be.
@@ -137,7 +147,7 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
             signal.signal(number, signal.SIG_IGN)
         if failed := put_back(folder):
             left += [*failed, f"copies are in {shutil.move(folder, tempfile.mkdtemp(prefix='gradproof-kept-'))}"]
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if shared() else 0
         with suppress(OSError):
             (folder / f"{os.getpid()}.ended").touch()
             if 0 < ranks <= len([*folder.glob("*.ended")]):

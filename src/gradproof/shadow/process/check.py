@@ -465,9 +465,8 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
     if options["windows_at"] is not None:
         chosen(options["windows_at"])
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        job, result, kept = Path(folder) / "job.json", Path(folder) / "result.json", Path(folder) / "kept"
-        if "LOCAL_WORLD_SIZE" in os.environ:  # the ranks of one launcher
-            kept = Path(tempfile.gettempdir(), f"{PREFIX}{os.getppid()}", "kept")
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        kept = putback.shared() or Path(folder) / "kept"
         probe, homes = options.get("stop_after") is not None, [os.getcwd(), str(Path(script.name).resolve().parent)]
         task = {"script": asdict(script), "result": str(result), "options": options}
         write_json(job, task | ({"kept": str(kept), "homes": homes} if probe else {}))
