@@ -24,6 +24,9 @@ from tests.docs.test_docs_recipes import RECIPES, reader
 from tests.tutorial import TUTORIAL, Reader, blocks
 
 CERTIFIED = "gradproof check --certificate step.cert train.py:train"
+SCRIPT = (
+    "gradproof check --script train.py --accum-arg gradient_accumulation_steps=4 --batch-arg batch_size=8 -- --lr 0.1"
+)
 VERIFIED = "gradproof verify -k GA-EQ-001"
 SIGNED = "openssl genpkey -algorithm ed25519 -out release.pem"
 PUBLIC = "openssl pkey -in release.pem -pubout -out release.pub.pem"
@@ -140,6 +143,7 @@ ELSEWHERE = {
     "dask scheduler": ("tests/clusters.py", "dask_scheduler"),
     "dask worker tcp://host:8786 --nthreads 4": ("tests/clusters.py", "dask_worker"),
     "pre-commit run gradproof-verify --hook-stage manual": ("tests/house/test_house_integrations.py", '"--hook-stage"'),
+    SCRIPT: ("tests/unit/cli/test_script.py", '"--script"'),
     "gradproof replay EVIDENCE": ("tests/unit/cli/test_cli.py", '"replay"'),
     "gradproof sweep --micro-batch 16 --accum-steps 1,2,4,8,16": ("tests/unit/extras/test_sweep.py", '"sweep"'),
     "python -P -m gradproof.extras.conformance --quick --only special": (

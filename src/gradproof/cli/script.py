@@ -40,7 +40,7 @@ class Complete(BaseException):
     """The windows are complete, and the script begins another one."""
 
 
-class Seen:
+class ShortRun:
     """What one run of a script did, until each of its windows had a step.
 
     Of each window: `passes`, how many backward passes; `samples`, a digest of each row that its forward passes began
@@ -82,11 +82,8 @@ class Seen:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Forward passes, backward passes and steps are noted while this runs."""
-        call, backward, name = (
-            torch.nn.Module.__call__,
-            torch.autograd.graph._engine_run_backward,
-            "_engine_run_backward",
-        )
+        call, name = torch.nn.Module.__call__, "_engine_run_backward"
+        backward = torch.autograd.graph._engine_run_backward
 
         def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             self.entered(module, (args, kwargs))
@@ -124,13 +121,13 @@ class Twice:
     def __init__(self, name: str, ours: Sequence[str], full: Sequence[str], kept: str, homes: Sequence[str]) -> None:
         self.scripts = [Script((), name, False, tuple(ours)), Script((), name, False, tuple(full))]
         self.shown = [f"run {at}: {shlex.join(['python', name, *of])}" for at, of in (("A", ours), ("B", full))]
-        self.runs, self.out, self.kept = list[tuple[int, Seen]](), sys.stdout, Path(kept)
+        self.runs, self.out, self.kept = list[tuple[int, ShortRun]](), sys.stdout, Path(kept)
         sys.dont_write_bytecode = True
         putback.keep_changes(self.kept, homes)
 
     def __call__(self, given: Run) -> None:
         """Run the script until the windows are complete. What it prints is no loss that it reports."""
-        seen, modules = Seen(given.windows), {*sys.modules}
+        seen, modules = ShortRun(given.windows), {*sys.modules}
         argv, path = replaced(sys, "argv", [""]), replaced(sys, "path", [*sys.path])
         self.runs.append((given.seed, seen))
         try:
@@ -151,13 +148,7 @@ class Twice:
         ours, full = self._tried(once, given), self._tried(once, given.full_batch())
         n, batch = request.accum_steps, f"--batch-arg NAME={request.accum_steps * ours.rows} for run B, the full batch"
         for runs, what, more, fewer, help in (
-            (
-                "AB",
-                "backward passes in a window",
-                max(ours.passes),
-                max(full.passes),
-                "correct the name in --accum-arg",
-            ),
+            ("AB", "backward passes in a window", max(ours.passes), max(full.passes), "correct --accum-arg"),
             ("BA", "samples in a forward pass", full.rows, ours.rows, batch),
         ):
             if more != n * fewer:
@@ -172,7 +163,7 @@ class Twice:
         made.uncovered.append(f"windows after the first {request.windows} of each run, and a short last one")
         return made
 
-    def _tried(self, once: Any, given: Run) -> Seen:
+    def _tried(self, once: Any, given: Run) -> ShortRun:
         """One run of the script with nothing around it."""
         ended, where = "fewer steps", NOWHERE
         seed(given.seed)
@@ -189,7 +180,7 @@ class Twice:
 
     def _unlike(self) -> Iterator[tuple[str, Location | None]]:
         """How two runs of one seed differ in what they began with, and where."""
-        first: dict[int, Seen] = {}
+        first: dict[int, ShortRun] = {}
         for number, seen in (one for one in self.runs if one[1].complete):
             mine = first.setdefault(number, seen)
             if seen.weights != mine.weights:
@@ -197,5 +188,6 @@ class Twice:
             own, other = ([*chain.from_iterable(each.samples)] for each in (mine, seen))
             pairs = zip(mine.samples, seen.samples, strict=False) if own[: len(other)] != other[: len(own)] else ()
             for at, (own, other) in enumerate(pairs, 1):  # not in one order, as where a step comes too early
-                if many := (Counter(other) - Counter(own)).total():
-                    yield f"the two runs saw other samples: {many} of {len(other)} in window {at}", seen.at.get(at)
+                if Counter(own) != Counter(other):
+                    apart = ((Counter(own) - Counter(other)) | (Counter(other) - Counter(own))).total()
+                    yield f"the two runs saw other samples: {apart} of window {at} are in one alone", seen.at.get(at)

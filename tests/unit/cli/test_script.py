@@ -13,6 +13,7 @@ import pytest
 
 from gradproof import cli
 from gradproof.cli.check import _of_script
+from gradproof.cli.script import ShortRun, Twice
 
 FLAT = """
 import argparse
@@ -195,7 +196,8 @@ WEIGHTS = (
 
 @pytest.mark.parametrize("division", [[], [("(loss / args.accumulate)", "(loss)")]])
 @pytest.mark.parametrize(
-    ("pair", "reason"), [(UNSEEDED, r"other samples: \d of 8 in window 1"), (WEIGHTS, "began with other weights")]
+    ("pair", "reason"),
+    [(UNSEEDED, r"other samples: \d+ of window 1 are in one alone"), (WEIGHTS, "began with other weights")],
 )
 def test_nothing_is_decided_of_runs_that_begin_otherwise(
     folder: Path, pair: tuple[str, str], reason: str, division: list[tuple[str, str]]
@@ -206,6 +208,35 @@ def test_nothing_is_decided_of_runs_that_begin_otherwise(
     assert re.search(rf"not decided: the two runs .*{reason}", done.out)
     assert "also: 0 of 7 obligations hold" in done.out
     assert ("--> train.py:" in done.out) == (pair is UNSEEDED)
+
+
+def begun(weights: str, *windows: str) -> ShortRun:
+    """A run that began with these weights, and whose windows took these samples."""
+    made = ShortRun(len(windows))
+    made.weights, made.samples, made.complete = [*weights], [[*one] for one in windows], True
+    return made
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (begun("w", "abcd", "efgh"), ""),
+        (begun("w", "bcad", "hgfe"), ""),  # the same sets in another order
+        (begun("w", "a", "bcde"), ""),  # the same order, and a step that comes too early
+        (begun("w", "acbd", "efg"), "samples: 1 of window 2 are"),
+        (begun("w", "acb", "efgh"), "samples: 1 of window 1 are"),
+        (begun("w", "abce", "efgh"), "samples: 2 of window 1 are"),
+        (begun("w", "aabcd", "efgh"), "samples: 1 of window 1 are"),
+        (begun("v", "abcd", "efgh"), "weights"),
+        (begun("ww", "abcd", "efgh"), "weights"),
+    ],
+)
+def test_which_runs_began_alike(other: ShortRun, said: str) -> None:
+    twice = object.__new__(Twice)
+    twice.runs = [(0, begun("w", "abcd", "efgh")), (1, begun("x", "ijkl", "mnop")), (0, other)]
+    found = [reason for reason, _ in twice._unlike()]
+    assert bool(found) == bool(said)
+    assert all(said in reason for reason in found[:1])
 
 
 def test_what_torch_draws_without_a_seed_is_one_draw_in_both_runs(folder: Path) -> None:

@@ -132,8 +132,9 @@ class OneRun(Judging):
             yield Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
             count, line = self.dropped()
-            more = f", and {count - 1} of {count} micro-batches of each window are in none" if count > 1 else ""
-            yield Outcome.UNKNOWN, f"each window has one backward pass: no gradient was accumulated{more}", line
+            more = f", and {count - 1} of {count} micro-batches of each window are in none" if line else ""
+            reason = f"each window has one backward pass: no gradient was accumulated{more}"
+            yield Outcome.UNKNOWN, reason, line or self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
         for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
@@ -145,7 +146,7 @@ class OneRun(Judging):
             if not window.samples:
                 yield Outcome.VACUOUS, "a gradient is made of no data", window.step.location
 
-    def dropped(self) -> tuple[int, Location]:
+    def dropped(self) -> tuple[int, Location | None]:
         """How many micro-batches each window's forward passes took, where only the last is in the gradient; their line.
 
         Each of them met the weights at the lines of the last one. 1 where it is not so.
@@ -160,7 +161,7 @@ class OneRun(Judging):
             alike = len(mine) == len(window.runs) == 1 and all(each == lines.get(last) for each in own)
             counts.add(len(own) if alike else 1)
         count = counts.pop() if len(counts) == 1 and len(self.windows) > 1 else 1
-        return count, min(lines[last], key=str) if count > 1 else self._location()
+        return count, min(lines[last], key=str) if count > 1 else None
 
     def _location(self) -> Location:
         return self.windows[0].step.location
@@ -519,7 +520,7 @@ class WithEvents:
         by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
         every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [UNIT]]
         divided = by == {count} or all(close(number, Fraction(1, count)) for number in every)
-        if divided and count > 2:  # a half is usual
+        if divided and count > 2 and line is not None:  # a half is usual
             yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}
         yield from (one for window in seen.values() for one in self._nothing(window))

@@ -19,7 +19,6 @@ from unittest import mock
 
 import numpy
 import torch
-from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import Location, frames, user_location
@@ -38,16 +37,14 @@ SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcd
 NUMPY = torch.Tensor.numpy
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
-UNCOMPILED = "torch.compile changes nothing but rounding: compiled code was followed without its compiler"
 replaced = mock.patch.object
 """An attribute, for a while."""
 OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
 """Methods of a storage that write, or give its memory away."""
 
 
-SAVES = ("torch/serialization.py", "safetensors/torch.py")
-"""Files that take the address of a storage as its name, and write nothing; HUB gives no number to Python either."""
-HUB = "huggingface_hub/serialization/_torch.py"
+SAVES = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
+"""Files that take the address of a storage as its name, and write nothing."""
 
 
 class Unchanged:
@@ -156,11 +153,11 @@ class OwnBackward:
 
 def _saved() -> bool:
     """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
-    found = itertools.islice(frames(), 12)
-    first, *callers = (one for one in found if not one.f_code.co_filename.endswith("torch/storage.py"))
+    near = itertools.islice(frames(), 9)
+    first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
     named = (isinstance(one.f_locals.get("f"), str | os.PathLike) for one in callers if one.f_code.co_name == "save")
     filed = any(one.f_code.co_name == "save_file" for one in callers)
-    return first.f_code.co_filename.endswith((HUB, *(SAVES[:1] if any(named) else SAVES[1:] if filed else ())))
+    return first.f_code.co_filename.endswith((*SAVES[:1] * any(named), *SAVES[1:2] * filed, *SAVES[2:]))
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -268,21 +265,8 @@ def made(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def ran(engine: Engine) -> Iterator[None]:
-    """Backward calls and threads are seen while this runs, and what is compiled runs without its compiler."""
-    chosen = getattr(eval_frame, "_callback_from_stance", None)
-
-    def uncompiled(callback: Any) -> Any:
-        if callback:
-            engine.assumed.names["torch.compile"] = UNCOMPILED
-        return chosen(callback) if chosen else None
-
-    with (
-        torch.compiler.set_stance("force_eager"),  # or Dynamo skips what it met for good
-        replaced(eval_frame, "_callback_from_stance", uncompiled, create=True),
-        calls(engine),
-        threads(engine),
-        replaced(torch._VF, "lstm", unfused(torch._VF.lstm)),
-    ):
+    """Backward calls and threads are seen while this runs."""
+    with calls(engine), threads(engine), replaced(torch._VF, "lstm", unfused(torch._VF.lstm)):
         yield
 
 
