@@ -196,7 +196,8 @@ def able(checks: Sequence[Check]) -> None:
     """Raises GradproofError GP409 where a package is not installed that these checks need on this machine."""
     names = {(c.kind, name.partition(".")[0]) for c in checks for name in ("psutil", *NEEDED[c.kind])}
     spared = {(Kind.TRACE, "hypothesis")}  # imported in advance because checks of PyTorch share the process
-    need({name for _, name in names - spared}, f"to run {len(checks)} checks: {', '.join(c.id for c in checks[:3])}")
+    listed = ", ".join(c.id for c in checks[:3]) + ", ..." * (len(checks) > 3)
+    need({name for _, name in names - spared}, f"to run {listed}")
 
 
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
