@@ -201,7 +201,7 @@ def able(checks: Sequence[Check]) -> None:
 
 
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP409, GP495, GP497 and GP499."""
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP495, GP497 and GP499."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
     from gradproof.execution.engine_dask import DaskWorkers
