@@ -104,9 +104,9 @@ class Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as e:
-            from gradproof.evidence.environment import KNOWN, need
+            from gradproof.evidence.environment import EXTRAS, KNOWN, need
 
-            need({str(e.name).partition(".")[0]} & {*KNOWN}, "which the command imports")
+            need({str(e.name).partition(".")[0]} & {*KNOWN, *EXTRAS}, "which the command imports")
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -25,7 +25,6 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.processes import WALL
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.environment import need
 from gradproof.execution import engine_remote as remote
 from gradproof.execution.engine import WorkItem, WorkResult
 from gradproof.execution.local import DIES_WITHIN, STARTS_WITHIN
@@ -83,14 +82,12 @@ class DaskWorkers:
     """The workers of a scheduler.
 
     A worker's GPU is not asked for: evidence of a GPU is made where it is, and committed.
-    Raises GradproofError: GP409 without dask.distributed, GP495 without a scheduler, GP497 and GP499 for a workspace
-    that cannot be sent.
+    Raises GradproofError: GP495 without a scheduler, GP497 and GP499 for a workspace that cannot be sent.
     """
 
     no_gpu = "checks of a GPU are not sent to workers: gradproof run --device cuda runs them on its machine"
 
     def __init__(self, scheduler: str, workspace: Workspace) -> None:
-        need(["distributed"], "for --engine dask")
         from distributed import Client
 
         self.workspace = workspace

@@ -196,11 +196,12 @@ def able(checks: Sequence[Check]) -> None:
     """Raises GradproofError GP409 where a package is not installed that these checks need on this machine."""
     names = {(c.kind, name.partition(".")[0]) for c in checks for name in ("psutil", *NEEDED[c.kind])}
     spared = {(Kind.TRACE, "hypothesis")}  # imported in advance because checks of PyTorch share the process
-    need({name for _, name in names - spared}, f"to run {len(checks)} checks: {', '.join(c.id for c in checks[:3])}")
+    listed = ", ".join(c.id for c in checks[:3]) + ", ..." * (len(checks) > 3)
+    need({name for _, name in names - spared}, f"to run {listed}")
 
 
 def engine_for(workspace: Workspace, jobs: int, scheduler: str | None) -> Executor:
-    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP409, GP495, GP497 and GP499."""
+    """Processes of this machine, or the workers of a scheduler. Raises GradproofError GP495, GP497 and GP499."""
     if scheduler is None:
         return LocalProcesses(workspace, jobs, ())
     from gradproof.execution.engine_dask import DaskWorkers

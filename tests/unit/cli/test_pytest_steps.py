@@ -112,13 +112,15 @@ def test_a_step_that_is_not_decided_fails_with_its_reason(said: str, name: str, 
 
 
 def test_the_numbers_of_the_command_line_come_before_the_mark(tmp_path: Path) -> None:
-    code, out = run(tmp_path, "-k", "green", "--gradproof-accum", "2,3", "--gradproof-accum=5", "-v")
-    assert code == 0, out
-    assert re.findall(r"test_green\[(accum=\d+)\] PASSED", out) == ["accum=2", "accum=3", "accum=5"]
     code, out = run(tmp_path, "-q", "--collect-only")
     assert (code, re.findall(r"\[accum=(\d+)\]", out)) == (0, ["2", "4", "4", "4"])
     code, out = run(tmp_path, "--gradproof-accum", "2,two")
     assert (code, "--gradproof-accum" in out) == (4, True)
+    text = "import pytest\n@pytest.mark.gradproof(accum_steps=7)\ndef test_n(gradproof_run):\n"
+    text += "    raise RuntimeError(f'N is {gradproof_run.accum_steps}')\n"
+    code, out = run(tmp_path, "--gradproof-accum", "2,3", "--gradproof-accum=5", text=text)
+    assert re.findall(r"ended with RuntimeError: N is (\d+)", out) == ["2", "3", "5"]
+    assert re.findall(r"FAILED test_steps.py::test_n\[accum=(\d+)\]", out) == ["2", "3", "5"]
 
 
 METHOD = """\

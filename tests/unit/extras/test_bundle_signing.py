@@ -357,7 +357,7 @@ def test_without_the_extra_nothing_is_signed_or_judged(
     home: Path, keys: Path, bundle: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    for loaded in [m for m in sys.modules if m.startswith("securesystemslib")]:
+    for loaded in [m for m in sys.modules if m.partition(".")[0] in ("securesystemslib", name)]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
     assert attested(tmp_path / "out", "--sign", str(keys / "own.pem")) == USAGE

@@ -19,7 +19,6 @@ from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
-from gradproof.evidence.environment import need
 from gradproof.evidence.store import parse, safe
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, dumped, of_manifest, statement_path
 
@@ -194,8 +193,7 @@ class Signer:
 
 
 def private_key(path: Path) -> Signer:
-    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used, GP409 without the extra."""
-    need(["cryptography", "securesystemslib"], "to sign a bundle, or to judge a signature")
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -216,8 +214,7 @@ def private_key(path: Path) -> Signer:
 
 
 def public_key(path: Path, bundle: Path) -> PublicKey:
-    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle, GP409."""
-    need(["cryptography", "securesystemslib"], "to sign a bundle, or to judge a signature")
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
