@@ -15,10 +15,11 @@ from test_render import hostile
 from test_render_page import Page
 
 from gradproof.core.check import Bound
+from gradproof.core.outcome import Effect
 from gradproof.core.workspace import Workspace
 from gradproof.report import views
-from gradproof.report.formats import html
-from gradproof.report.formats.summary import reasons
+from gradproof.report.formats import html, summary
+from gradproof.report.formats.summary import Reason, reasons
 from gradproof.report.text import anchor, glossary
 from gradproof.session import Options, Session
 
@@ -61,6 +62,19 @@ def test_one_contract_that_is_not_met_is_enough() -> None:
     assert said.index("Why the gate is not met") < said.index("What was shown")
     assert said.index("is WEAK") < said.index("is TIMEOUT")  # broken before open
     assert "GATE MET" not in said
+
+
+@pytest.mark.parametrize(("broken", "shown"), [(0, 8), (3, 8), (10, 10), (30, 30)])
+def test_what_is_broken_is_never_folded(monkeypatch: pytest.MonkeyPatch, broken: int, shown: int) -> None:
+    effects = [Effect.OPEN] * 25 + [Effect.BROKEN] * broken
+    many = [Reason(effect, f"reason {i}", "a.yaml:1", "why") for i, effect in enumerate(effects)]
+    monkeypatch.setattr(summary, "reasons", lambda report: many)
+    text = drawn(sample.red())
+    seen = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
+    assert (seen.count("<article"), seen.count('<article class="broken">')) == (shown, broken)
+    assert f"{len(many) - shown} more reasons, open" in words(text)
+    rest = len(many) - max(shown, 20)
+    assert f"And {rest} more reasons; the pages" in words(text)
 
 
 def test_a_partial_run_is_no_verdict() -> None:
