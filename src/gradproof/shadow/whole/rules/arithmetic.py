@@ -22,6 +22,7 @@ from gradproof.shadow.whole.laws import (
     BOTH,
     FIRST,
     LAWS,
+    RULES,
     SUM,
     chosen,
     divided,
@@ -121,12 +122,6 @@ def reciprocal(x: Interpreter, call: Call) -> list[Value] | None:
     if not value.shared or prod(call.shapes[0]) != 1 or not value.parts[0]:
         return None
     return [divided(x, x.ones(), value.parts[0])]
-
-
-@rule("neg")
-def neg(x: Interpreter, call: Call) -> list[Value] | None:
-    """The opposite."""
-    return [call.values[0].scaled(Fraction(-1))] if call.numeric() else None
 
 
 @rule("where")
@@ -258,12 +253,6 @@ def negated(x: Interpreter, call: Call) -> list[Value] | None:
     return [value.holding([terms.of(term) for term in made])]
 
 
-@rule("cumsum")
-def running(x: Interpreter, call: Call) -> list[Value] | None:
-    """Sums that go on along an axis: linear, but for sums of fractions as whole numbers."""
-    return x.apply(Law(over(), linear=() if call.truncates() else (0,)), call)
-
-
 FEW = 256
 """Numbers side by side, such as the losses of some windows, that are followed one by one."""
 
@@ -306,12 +295,6 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
 
 
 # -- Copies, casts and fills.
-
-
-@rule("clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "detach_copy")
-def same(x: Interpreter, call: Call) -> list[Value] | None:
-    """The same numbers."""
-    return [call.values[0]]
 
 
 @rule("_to_copy", "to", "copy", "type_as")
@@ -402,12 +385,6 @@ def permute(x: Interpreter, call: Call) -> list[Value] | None:
     return [x.permute(call.values[0], call.shapes[0], order)]
 
 
-@rule("expand", "expand_as", "broadcast_to")
-def expand(x: Interpreter, call: Call) -> list[Value] | None:
-    """A broadcast."""
-    return [x.expand(call.values[0], call.shapes[0], call.out_shape())]
-
-
 @rule("repeat")
 def repeated(x: Interpreter, call: Call) -> list[Value] | None:
     """A tensor again and again: a broadcast of axes of one row; along the first axis, parts that are alike."""
@@ -488,14 +465,6 @@ def put_at(x: Interpreter, call: Call) -> list[Value] | None:
     return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
 
 
-@rule("embedding_dense_backward")
-def embedding_backward(x: Interpreter, call: Call) -> list[Value] | None:
-    """A sum over the looked-up rows, unless it is divided by how often each occurs."""
-    if call.args[4]:
-        return None
-    return x.apply(Law(fixed("...Z", "...", "->YZ"), linear=(0,)), call)
-
-
 @rule("slice_backward", "select_backward")
 def put_back(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a view: zeros around it."""
@@ -526,3 +495,18 @@ def pad(x: Interpreter, call: Call) -> list[Value] | None:
     rank, widths = len(call.shapes[0]), call.args[1]
     own = raised(rank, *(rank - 1 - i // 2 for i, width in enumerate(widths) if width))
     return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)
+
+
+# -- Operators of one line: copies and broadcasts, the opposite, and those that are linear in most calls.
+
+COPIES = ("clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "detach_copy")
+BROADCASTS = ("expand", "expand_as", "broadcast_to")
+RULES.update({
+    **dict.fromkeys(COPIES, lambda x, call: [call.values[0]]),
+    **dict.fromkeys(BROADCASTS, lambda x, call: [x.expand(call.values[0], call.shapes[0], call.out_shape())]),
+    "neg": lambda x, call: [call.values[0].scaled(Fraction(-1))] if call.numeric() else None,
+    "cumsum": lambda x, call: x.apply(Law(over(), linear=() if call.truncates() else (0,)), call),
+    "embedding_dense_backward": lambda x, call: (
+        None if call.args[4] else x.apply(Law(fixed("...Z", "...", "->YZ"), linear=(0,)), call)
+    ),
+})  # fmt: skip
