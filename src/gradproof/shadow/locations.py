@@ -32,6 +32,11 @@ class Location:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def short(self) -> str:
+        """The line, with the file's name alone; empty where there is none."""
+        return f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
+
 
 NOWHERE = Location("", 0)
 

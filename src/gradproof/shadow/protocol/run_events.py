@@ -14,7 +14,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -221,7 +220,7 @@ class RunEvents:
 def shown_act(act: Act) -> str:
     """An event with its line."""
     what, location = act
-    return what + (f" at {Path(location.file).name}:{location.line}" if location != NOWHERE else "")
+    return f"{what} at {location.short}" if location.file else what
 
 
 # -- Passes and steps of recorded windows.

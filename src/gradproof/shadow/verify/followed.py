@@ -87,7 +87,7 @@ class Followed:
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
-                line = self.engine.events.line(one) if isinstance(self.engine, Real) else NOWHERE
+                line = self.engine.events.line(one)
                 plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
                 made = self.engine.combination(one)
                 self._reported(self.engine.laws.single(made) if one.numel() == 1 else made, plain, line)

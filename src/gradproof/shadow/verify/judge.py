@@ -17,10 +17,10 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
-from gradproof.shadow.verify.losses import LossTotals, divided_by_others, roots_of
+from gradproof.shadow.verify.losses import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
-from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvents
-from gradproof.shadow.whole.runs import Fake, Real
+from gradproof.shadow.whole.loop_events import BACKWARD, READ
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Judge(Judging):
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
         self.help = LOOK if self.real else HELP
-        self.events = ours.engine.events if isinstance(ours.engine, Real) else LoopEvents(ours.engine)
+        self.events = ours.engine.events
         self.facts, self.other = ours.facts, full.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
         self.paired = len(self.updates) == len(self.theirs)
@@ -365,7 +365,7 @@ class Judge(Judging):
 
     def _passes(self, run: Followed, at: int) -> int:
         """The passes before a step, less those that begin with no data, and of which nothing is in its gradients."""
-        update, roots = run.facts.updates[at], roots_of(run.facts).get(at, [])
+        update, roots = run.facts.updates[at], run.facts.roots.get(at, [])
         made = any(self.terms.owners[term] < 0 for value in update.gradients.values() for term in self.bared(value))
         return update.passes - sum(not made and not self.terms.samples(root) for root in roots)
 
@@ -400,17 +400,10 @@ class Judge(Judging):
         for key, (location, held, _) in ours.kept.items():
             if full.kept.get(key, (location, -1, None))[1] != held:
                 yield "what this line keeps at the end was not shown to be what the full batch's run keeps", location
-        for line in (line for at in range(len(self.updates)) for line in self.kept_inside(at)):
-            yield "this line computes with parameters inside a window; what it keeps was not compared", line
+        for event in (event for at in range(len(self.updates)) for event in self.events.inside(at, READ)):
+            yield "this line computes with parameters inside a window; what it keeps was not compared", event.location
         if ours.final != full.final:
             yield "the parameters at the end were not shown to be those of the full batch's run", last
-
-    def kept_inside(self, at: int) -> list[Location]:
-        """The lines that compute with parameters alone, inside of a window."""
-        engine, last = self.ours.engine, self.updates[at].passes
-        if isinstance(engine, Fake):
-            return [line for window, passes, line in engine.computed if window == at and passes < last]
-        return [event.location for event in self.events.inside(at, READ)]
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
@@ -461,7 +454,8 @@ class Judge(Judging):
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
         updates = self.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
-        return self.terms.summed(root for at, root in self.facts.roots if max(mine, default=-1) < at <= index)
+        between = range(max(mine, default=-1) + 1, index + 1)
+        return self.terms.summed(root for at in between for root in self.facts.roots.get(at, []))
 
     def _left_over(self) -> Objections:
         """What speaks against gradients that begin anew: one was there, or is made of other samples, or of none."""

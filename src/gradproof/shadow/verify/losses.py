@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
-from gradproof.shadow.whole.facts import RunFacts, Update, alike, alike_in_print, near as nearly, proportional
+from gradproof.shadow.whole.facts import Update, alike, alike_in_print, near as nearly, proportional
 from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.rules.losses import LIKELIHOODS
 from gradproof.shadow.whole.terms import (
@@ -86,18 +86,10 @@ def loss_parts(
     return found
 
 
-def roots_of(facts: RunFacts) -> dict[int, list[Combination]]:
-    """What the backward passes of each window began at."""
-    found: dict[int, list[Combination]] = {}
-    for window, root in facts.roots:
-        found.setdefault(window, []).append(root)
-    return found
-
-
 def losses_of(run: Followed) -> dict[int, list[LossPart] | None]:
     """The parts of the losses of each window, before a loss scaler multiplied them."""
     found: dict[int, list[LossPart] | None] = {}
-    for window, roots in roots_of(run.facts).items():
+    for window, roots in run.facts.roots.items():
         factor = run.facts.unscaled.get(window, (UNIT, {}))
         found[window] = loss_parts(run.engine.laws, ([root] for root in roots), factor)
     return found
@@ -167,7 +159,7 @@ class LossTotals:
         """The counts by which every gradient of a window is divided, and its losses are not."""
         updates = self.full.facts.updates[window : window + 1]
         values = [value for update in updates for value in update.gradients.values() if value]
-        losses = roots_of(self.full.facts).get(window, [])
+        losses = self.full.facts.roots.get(window, [])
         after, before = (self.terms.common({term: UNIT for one in of for term in one}) for of in (values, losses))
         own = multiplied(after, before, -1).items()
         return {scalar: by for scalar, by in own if by == -1 and scalar in after and counted(self.terms, scalar)}
@@ -444,8 +436,8 @@ class Reported:
 
         One number for each window is made of that window; another may be made of all windows.
         """
-        roots = roots_of(self.other).items()  # where several optimizers step in a window, it is still one
-        totals = [added(own) for _, own in sorted(roots)]
+        # where several optimizers step in a window, it is still one
+        totals = [added(own) for _, own in sorted(self.other.roots.items())]
         if not totals:
             return True
         bare = [{self.terms.bare(term)[0] for term in total} for total in totals]

@@ -122,8 +122,7 @@ class RankJudge:
         return found
 
     def _read(self, at: int) -> set[int | str]:
-        of_window = (root for window, root in self.ours.facts.roots if window == at)
-        roots = {self.terms.bare(term)[0] for root in of_window for term in root}
+        roots = {self.terms.bare(term)[0] for root in self.ours.facts.roots.get(at, []) for term in root}
         rows = {self._rows(term) for term in roots} - {""}
         return {self.terms.owners[term] for term in roots if self.terms.owners[term] >= 0} | rows
 
@@ -262,7 +261,7 @@ class RankJudge:
             parts, whole = self._forms(mine), self._forms(other)
             common = {form for form, _ in parts} & {form for form, _ in whole}
             own, all_ = ({by for form, by in side if form in common} for side in (parts, whole))
-            roots = [term for window, root in self.full.facts.roots if window == at for term in root]
+            roots = [term for root in self.full.facts.roots.get(at, []) for term in root]
             shared_ = self.terms.samples(mine) > self.terms.samples(roots)
             ratios = {a / b for a in own for b in all_} or {Fraction(0)}
             allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}

@@ -398,7 +398,7 @@ class Refuter(Judge):
             at, found = self.first
             begun = [[self.terms.summed([root]) for root in self._began(run, at)] for run in (self.ours, self.full)]
             mine, other = (set().union(*each) for each in begun)
-            rooted = any(window == at for window, _ in self.facts.roots)
+            rooted = bool(self.facts.roots.get(at))
             missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
             code = {}
             if mine - other or missing or (not rooted and self._repeated(at)):
@@ -430,8 +430,7 @@ class Refuter(Judge):
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
-        roots = [root for window, root in run.facts.roots if window == at]
-        return roots or [*run.facts.updates[at].gradients.values()]
+        return run.facts.roots.get(at) or [*run.facts.updates[at].gradients.values()]
 
     def _mixed(self, at: int) -> bool:
         """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""

@@ -407,8 +407,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.begun_with = {name: value for name, value in held.items() if value}
         self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
         self.facts.lines.append(self.location())
-        own = [self.combination(t) for t in tensors_in(roots) if t.numel() == 1 and not inside(t)]
-        self.facts.roots += [(self.window, root) for root in own]
+        for root in (t for t in tensors_in(roots) if t.numel() == 1 and not inside(t)):
+            self.facts.roots.setdefault(self.window, []).append(self.combination(root))
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated.

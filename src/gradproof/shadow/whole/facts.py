@@ -105,7 +105,7 @@ class Kept:
 class RunFacts:
     """What one run showed.
 
-    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: where whole
+    `roots`: what backward passes began at, by the number of optimizer steps before them. `counted`: where whole
     numbers of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of
     gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that
     store a sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before.
@@ -133,7 +133,7 @@ class RunFacts:
     lines: list[Location] = field(default_factory=list)
     scaled: dict[int, Location] = field(default_factory=dict)
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
-    roots: list[tuple[int, Combination]] = field(default_factory=list)
+    roots: dict[int, list[Combination]] = field(default_factory=dict)
     kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
     final: dict[str, int] = field(default_factory=dict)
     repeated: Location | None = None

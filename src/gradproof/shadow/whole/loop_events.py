@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,7 +139,7 @@ class LoopEvents:
         """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
         events = [event for event in self._notable() if event.window <= window]
         pairs = zip(events, states(events), strict=True)
-        ticks = [Tick(WORDS.get(event.kind, event.kind), state, shown(event.location)) for event, state in pairs]
+        ticks = [Tick(WORDS.get(event.kind, event.kind), state, event.location.short) for event, state in pairs]
         if not ticks:
             return None
         here = [
@@ -149,7 +148,7 @@ class LoopEvents:
         ]  # fmt: skip
         if here:
             at = events[here[0]]
-            what = AT_FAULT if at.location == result.location else f"the loss of {shown(at.root)} is at fault"
+            what = AT_FAULT if at.location == result.location else f"the loss of {at.root.short} is at fault"
             words = what if len(here) == 1 else f"{what}, {EACH}"
             ticks[here[0]] = replace(ticks[here[0]], refused=words)
         ticks[-1] = replace(ticks[-1], harm=result.reason)
@@ -173,7 +172,7 @@ class LoopEvents:
                 and base not in EMPTIED
             ):
                 self.add(MADE, operator=base, storage=tensor.untyped_storage()._cdata, scaled=scaled)
-        self._keeps(base, given, written or tensors_in(out))
+        self.keeps(base, given, written or tensors_in(out))
         for kind, known in ((WRITE, self._gradients), (WEIGHTS, self._weights)):
             if any(_among(tensor, known) for tensor in written):
                 whole = base in EMPTIED and all(_emptied(tensor) for tensor in written)
@@ -189,7 +188,7 @@ class LoopEvents:
         if tensor.numel() > 1 and _among(tensor, self._weights):
             self.add(READ)
 
-    def _keeps(
+    def keeps(
         self, base: str, given: list[torch.Tensor], made: list[torch.Tensor], location: Location | None = None
     ) -> None:
         """Parameters are computed with, outside of autograd and without data: what comes of it may be kept.
@@ -213,7 +212,7 @@ class LoopEvents:
             return
         if not self.list or self.list[-1].location != location:
             self.add(HOOK, location)
-        self._keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out), location)
+        self.keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out), location)
 
     def _made(self, base: str, tensor: torch.Tensor, given: list[torch.Tensor]) -> None:
         location = self.engine.location()
@@ -234,11 +233,6 @@ class LoopEvents:
         """
         known = _among(tensor, self._lines)
         return NOWHERE if not known else self._lines[tensor.untyped_storage()._cdata][2 if root else 1]
-
-
-def shown(location: Location) -> str:
-    """A line, with the file's name alone."""
-    return "" if location == NOWHERE or not location.file else f"{Path(location.file).name}:{location.line}"
 
 
 def _among(tensor: torch.Tensor, known: dict[int, Any]) -> bool:

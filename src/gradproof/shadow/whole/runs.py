@@ -29,10 +29,10 @@ from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sample
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
-from gradproof.shadow.whole.loop_events import EMPTIED, HANDED_ON, READ, LoopEvents
+from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import NoNumbers
-from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, plus
+from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
 from gradproof.shadow.whole.values import Value, number
 
@@ -63,6 +63,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
         self.laws.snap, self.laws.integers = hints.snap, hints.integers
+        self.events = LoopEvents(self)
         self.pending: Update | None = None
         self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}
 
@@ -215,7 +216,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.states: set[tuple[Any, ...]] = set()
         self.repeats = False
         self.busy = 0
-        self.events = LoopEvents(self)
         self.passes_before = 0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
@@ -338,7 +338,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _of_gradients(self, value: Combination) -> bool:
         """Whether a number is made of parameters after a backward pass of the window, and is no loss."""
-        roots = {self.terms.bare(term)[0] for _, root in self.facts.roots for term in root}
+        roots = {self.terms.bare(term)[0] for own in self.facts.roots.values() for root in own for term in root}
         other = any(self.terms.trained[term] and self.terms.bare(term)[0] not in roots for term in value)
         return bool(self.passes) and other
 
@@ -510,7 +510,6 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         super().__init__(*given)
         self.mode, self.forms = mode, Forms(mode)
         self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
-        self.computed: list[tuple[int, int, Location]] = []  # with parameters: the window, the passes before, the line
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and type(args[0]) is FakeTensor:
@@ -523,22 +522,17 @@ class Fake(Called):  # type: ignore[no-untyped-call]
             args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
         if spec.short in NO_NUMBERS:
             return self._read(spec.short, args[0])
+        self.grads = torch.is_grad_enabled()
         out = super().operate(func, spec, args, kwargs)
-        if self.passes and self._computes(spec, tensors_in((args, kwargs)), out):
-            self.computed.append((self.window, self.passes, self.location()))
+        if not self.stepping and torch._C._current_graph_task_id() == -1:
+            self.events.keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out))
         return out
 
-    def _computes(self, spec: Spec, given: list[torch.Tensor], out: Any) -> bool:
-        """Whether an operator computes with parameters alone, outside of autograd, steps and backward passes."""
-        if self.stepping or torch._C._current_graph_task_id() != -1 or spec.short in HANDED_ON:
-            return False
-        if (torch.is_grad_enabled() and any(one.requires_grad for one in given)) or initialising():
-            return False
-        weights = {one.untyped_storage()._cdata for one in self.declared.values()}
-        if not any(one.untyped_storage()._cdata in weights for one in given):
-            return False
-        values = [self.value(one) for one in tensors_in(out) if one.numel() > 1]
-        return any(self.terms.owners[term] == NOBODY for value in values for part in value.parts for term in part)
+    def begin(self, roots: Any, *rest: Any) -> None:
+        """A backward pass begins."""
+        super().begin(roots, *rest)
+        self.events.held()
+        self.events.began(None)
 
     def _read(self, base: str, tensor: torch.Tensor) -> Any:
         """A number that the laws know; there is no other."""
