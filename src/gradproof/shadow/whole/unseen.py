@@ -19,6 +19,7 @@ from unittest import mock
 
 import numpy
 import torch
+from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import Location, frames, user_location
@@ -37,6 +38,7 @@ SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcd
 NUMPY = torch.Tensor.numpy
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
+UNCOMPILED = "torch.compile changes nothing but rounding: compiled code was followed without its compiler"
 replaced = mock.patch.object
 """An attribute, for a while."""
 OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
@@ -265,8 +267,21 @@ def made(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def ran(engine: Engine) -> Iterator[None]:
-    """Backward calls and threads are seen while this runs."""
-    with calls(engine), threads(engine), replaced(torch._VF, "lstm", unfused(torch._VF.lstm)):
+    """Backward calls and threads are seen while this runs, and what is compiled runs without its compiler."""
+    chosen = getattr(eval_frame, "_callback_from_stance", None)
+
+    def uncompiled(callback: Any) -> Any:
+        if callback:
+            engine.assumed.names["torch.compile"] = UNCOMPILED
+        return chosen(callback) if chosen else None
+
+    with (
+        torch.compiler.set_stance("force_eager"),  # or Dynamo skips what it met for good
+        replaced(eval_frame, "_callback_from_stance", uncompiled, create=True),
+        calls(engine),
+        threads(engine),
+        replaced(torch._VF, "lstm", unfused(torch._VF.lstm)),
+    ):
         yield
 
 
