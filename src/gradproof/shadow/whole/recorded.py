@@ -26,6 +26,7 @@ from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass
+from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
@@ -38,8 +39,6 @@ MICRO = 1 << 20
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
-ALONE = frozenset({"c10d.allreduce_", "c10d.broadcast_"})
-"""Collectives that change nothing where there is one rank."""
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
@@ -142,7 +141,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Whether a collective changes nothing, as there is one rank. What an operator only writes is not asked for."""
         targets = spec.targets(args, kwargs)
         if func.namespace in ("c10d", "_c10d_functional"):
-            if dist.is_initialized() and dist.get_world_size() == 1 and spec.base in ALONE:
+            alone = dist.is_initialized() and dist.get_world_size() == 1
+            summed = spec.base == "c10d.allreduce_" and int((*args, *kwargs.values())[2].op()) in (SUM, MEAN)
+            if alone and (summed or spec.base == "c10d.broadcast_"):
                 return True
             if self.inside or self.writes_gradient(targets):
                 self.lose(RANKS)
