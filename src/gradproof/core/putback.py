@@ -153,8 +153,7 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
             if 0 < ranks <= len([*folder.glob("*.ended")]):
                 shutil.rmtree(folder.parent)
         after = {} if ranks else snapshot(homes)
-        paths = sorted({*before, *after}) if before and after else []
-        others = (path for path in paths if before.get(path) != after.get(path))
+        others = sorted({path for path, _ in before.items() ^ after.items()}) if before and after else ()
         left += [f"{path} (changed by another program, or by code in C)" for path in others]
         for number, handler in usual.items():
             signal.signal(number, handler)
