@@ -160,14 +160,24 @@ def test_every_obligation_of_the_reference_has_a_sentence() -> None:
 
 def test_the_commit_is_that_of_the_workspace(tmp_path: Path) -> None:
     assert html.commit(tmp_path / "nowhere").startswith("none")
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "a").write_text("1")
-    for words_ in (["init", "-q"], ["add", "a"], ["commit", "-qm", "a"]):
-        subprocess.run([*git, *words_], check=True)
-    clean = html.commit(tmp_path)
-    assert re.fullmatch(r"[0-9a-f]{12}", clean)
-    (tmp_path / "a").write_text("2")
-    assert html.commit(tmp_path) == f"{clean} and changes"
+    top, other = tmp_path / "top", tmp_path / "other"
+    top.mkdir()
+    git = ["git", "-C", str(top), "-c", "user.name=a", "-c", "user.email=a@b"]
+
+    def asked(*words_: str) -> str:
+        return subprocess.run([*git, *words_], capture_output=True, text=True, check=True).stdout
+
+    asked("init", "-q")
+    assert html.commit(top).startswith("none")  # there is no commit yet
+    asked("commit", "-q", "--allow-empty", "-m", "a")
+    own = asked("rev-parse", "HEAD")[:12]
+    assert html.commit(top) == html.commit(top / "inner/folder") == own
+    asked("worktree", "add", "-q", "-b", "b", str(other))
+    assert html.commit(other) == own
+    asked("pack-refs", "--all")
+    assert html.commit(top) == html.commit(other) == own
+    asked("checkout", "-q", "--detach")
+    assert html.commit(top) == own
 
 
 @pytest.mark.parametrize("name", ["report.html", "index.html"])

@@ -29,7 +29,7 @@ def waiver(obligation: str = "T-1", layer: Layer | None = Layer.CUDA, days: int 
 
 
 def judged(*found: tuple[Check, Finding], policy: Policy, waivers: tuple[Waiver, ...] = ()) -> Verdict:
-    asked = replace(policy, demands=Demands(waivers=waivers, now=NOW + timedelta(minutes=1)))
+    asked = replace(policy, demands=Demands(waivers=waivers, now=datetime.now(UTC) + timedelta(minutes=1)))
     return verdict(*((one, stands(one, finding)) for one, finding in found), policy=asked)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -214,9 +213,18 @@ def overview(reports: Sequence[Report], pages: Mapping[str, str], root: Path, ab
 
 
 def commit(root: Path) -> str:
-    """The commit of a folder, and whether files differ from it."""
-    asked = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty= and changes"]
+    """The commit of a folder, read from its files: Git would run programs that the folder's settings name."""
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
+        git = next(top / ".git" for top in (root, *root.absolute().parents) if (top / ".git").exists())
+        if git.is_file():  # a worktree or a submodule
+            git = git.parent / git.read_text("utf-8").removeprefix("gitdir:").strip()
+        common = git / (git / "commondir").read_text("utf-8").strip() if (git / "commondir").is_file() else git
+        head = (git / "HEAD").read_text("utf-8").strip()
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head[:12]
+        found = next((path.read_text("utf-8") for path in (git / name, common / name) if path.is_file()), "")
+        packed = (common / "packed-refs").read_text("utf-8").splitlines() if not found else []
+        return (found or next(line for line in packed if line.endswith(f" {name}")))[:12]
+    except (OSError, UnicodeDecodeError, StopIteration):
         return "none: this is no checkout of git"
