@@ -146,14 +146,16 @@ def _apart(kept: int) -> Iterator[None]:
     """What is written to the standard streams, and to their descriptors, goes to the descriptor of a file."""
     with ExitStack() as stack, open(os.dup(kept), "w", buffering=1, errors="replace") as text:
         for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            if stream is None:
+                continue
             stream.flush()
             copy = os.dup(number)
             stack.callback(os.close, copy)
             stack.callback(os.dup2, copy, number)
             stack.callback(stream.flush)
             os.dup2(kept, number)
-            inner = stream.stream if isinstance(stream, Printed) else stream  # a Printed still keeps the losses
-            stack.enter_context(mock.patch.object(inner, "write", text.write))
+            held = ("stream", text) if isinstance(stream, Printed) else ("write", text.write)  # one keeps its texts
+            stack.enter_context(mock.patch.object(stream, *held))
         yield
 
 
