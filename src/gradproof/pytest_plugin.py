@@ -177,8 +177,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raises UsageError for a marked test that takes no Run: it would pass, and nothing would be verified."""
     for item in items:
         names = item._fixtureinfo.argnames if isinstance(item, pytest.Function) else ()
-        if STEP not in names and item.get_closest_marker("gradproof"):
-            raise pytest.UsageError(f"{item.nodeid} is marked gradproof and has no argument {STEP}")
+        if STEP not in names and (item.get_closest_marker("gradproof") or STEP in getattr(item, "fixturenames", ())):
+            raise pytest.UsageError(f"{item.nodeid} is marked gradproof, or uses {STEP}, and has no argument {STEP}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,7 +29,7 @@ FILES = 50_000
 """Files whose sizes and times are compared."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 PATHS: Mapping[str, Sequence[int]] = {
-    "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.link": (1,),
+    "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.link": (0, 1),
     "os.symlink": (1,), "os.truncate": (0,), "os.utime": (0,), "os.chmod": (0,), "shutil.rmtree": (0,),
     "sqlite3.connect": (0,),
 }  # fmt: skip
@@ -152,8 +152,9 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
             (folder / f"{os.getpid()}.ended").touch()
             if 0 < ranks <= len([*folder.glob("*.ended")]):
                 shutil.rmtree(folder.parent)
-        after = {} if ranks else snapshot(homes)
-        others = sorted({path for path, _ in before.items() ^ after.items()}) if before and after else ()
+        after = None if ranks or before is None else snapshot(homes)
+        changes = before.items() ^ after.items() if before is not None and after is not None else set()
+        others = sorted({path for path, _ in changes})
         left += [f"{path} (changed by another program, or by code in C)" for path in others]
         for number, handler in usual.items():
             signal.signal(number, handler)
@@ -164,10 +165,11 @@ def put_back(folder: Path) -> list[str]:
     links = {record: os.readlink(record) for record in folder.glob("*") if not record.suffix}
     kept = {link[1:]: record.with_suffix(".copy" if link[0] == "+" else ".none") for record, link in links.items()}
     order, failed = sorted(kept, key=len), list[str]()
-    for step, paths in (("remove", order[::-1]), ("write", order), ("date", order[::-1])):
+    for step, paths in (("link", order), ("remove", order[::-1]), ("write", order), ("date", order[::-1])):
         for path in paths:
             try:
-                _put(step, path, kept[path])
+                if os.path.realpath(os.path.dirname(path)) == os.path.dirname(path):  # never through a new link
+                    _put(step, path, kept[path])
             except OSError as error:
                 failed.append(f"{path} ({error.strerror})")
     return failed
@@ -175,7 +177,9 @@ def put_back(folder: Path) -> list[str]:
 
 def _put(step: str, path: str, copy: Path) -> None:
     was, link = os.path.lexists(copy), os.path.islink(path) or copy.is_symlink()
-    if step == "remove" and os.path.lexists(path) and (not was or link or _is_folder(path) != _is_folder(copy)):
+    if step == "link" and os.path.islink(path):
+        os.remove(path)
+    elif step == "remove" and os.path.lexists(path) and (not was or link or _is_folder(path) != _is_folder(copy)):
         (os.rmdir if _is_folder(path) else os.remove)(path)
     elif step == "write" and _is_folder(copy):
         os.makedirs(path, exist_ok=True)
@@ -185,8 +189,8 @@ def _put(step: str, path: str, copy: Path) -> None:
         shutil.copystat(copy, path, follow_symlinks=False)
 
 
-def snapshot(homes: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Size and time of each file below folders, but in hidden ones; nothing where there are more than FILES."""
+def snapshot(homes: Sequence[str]) -> dict[str, tuple[int, int]] | None:
+    """Size and time of each file below folders, but in hidden ones; None where there are more than FILES."""
     found = dict[str, tuple[int, int]]()
     for top, folders, files in (each for home in homes for each in os.walk(home)):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -194,5 +198,5 @@ def snapshot(homes: Sequence[str]) -> dict[str, tuple[int, int]]:
             with suppress(OSError):
                 found[path] = (os.lstat(path).st_size, os.lstat(path).st_mtime_ns)
         if len(found) > FILES:
-            return {}
+            return None
     return found

@@ -27,7 +27,7 @@ from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, bared
-from gradproof.shadow.whole.unseen import Unchanged, inside, states
+from gradproof.shadow.whole.unseen import Unchanged, inside, saved, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(
@@ -454,7 +454,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
         self.seen.left(storage, None)
-        if self.memory.knows(storage):
+        if self.memory.knows(storage) and saved():  # numbers are in a file, which the loop may read
+            self.facts.reads.append((self.location(), "a file"))
+            self.facts.free = self.facts.gated = True
+        elif self.memory.knows(storage):
             self.lose("the storage of a tensor was written, or given away, by itself")
 
     # Values

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from gradproof.shadow.locations import Location, by_torch, initialising, user_location
+from gradproof.shadow.locations import Location, by_torch, frames, initialising, user_location
 from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, choosing, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
@@ -38,6 +38,10 @@ from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
+
+
+LOADERS = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
+"""Files that read an order of samples."""
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -329,6 +333,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         value, leaves = self.laws.whole(found, tuple(tensor.shape)), [term for part in found.parts for term in part]
         if self.laws.constant(value):
             return
+        if next(frames()).f_code.co_filename.endswith(LOADERS):
+            self.terms.orders_by(leaves)
         self.facts.reads.append((self.location(), how))
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))

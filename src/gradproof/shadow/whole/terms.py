@@ -57,6 +57,7 @@ class Terms:
         self.trained: list[bool] = []
         self.marked: list[bool] = []
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
+        self.orders: set[str] = set()
         self._below: dict[frozenset[int], set[int]] = {}
         self.one = self.make("one", (), (), None)
 
@@ -262,9 +263,17 @@ class Terms:
         return any(self.made_with(term, COUNTED) for term in value)
 
     def ordering(self, made: Collection[int]) -> bool:
-        """Whether numbers order samples, and count none: a permutation as it was drawn, or a seed, of any size."""
-        drawn = [str(self.attributes[one][0]) for one in made if self.operators[one] in ("data", "draw")]
-        return 0 < len(drawn) == len(made) and all(" randperm " in one or one == SEED for one in drawn)
+        """Whether numbers order samples, and count none: a permutation or a seed that a data loader read."""
+        return len(made) > 0 and self.orders >= self._drawn(made)
+
+    def orders_by(self, made: Collection[int]) -> None:
+        """A data loader reads a permutation as it was drawn, or a seed of any size."""
+        drawn = self._drawn(made)
+        self.orders |= {one for one in drawn if " randperm " in one or one == SEED}
+
+    def _drawn(self, made: Collection[int]) -> set[str]:
+        drawn = ("data", "draw")
+        return {str(self.attributes[one][0]) if self.operators[one] in drawn else "" for one in made}
 
     def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
         """Whether a term was made from one of some operators. It is kept, for terms do not change."""

@@ -153,13 +153,14 @@ class OwnBackward:
         return apply
 
 
-def _saved() -> bool:
+def saved() -> bool:
     """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
     near = itertools.islice(frames(), 9)
     first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
-    named = (isinstance(one.f_locals.get("f"), str | os.PathLike) for one in callers if one.f_code.co_name == "save")
-    filed = any(one.f_code.co_name == "save_file" for one in callers)
-    return first.f_code.co_filename.endswith((*SAVES[:1] * any(named), *SAVES[1:2] * filed, *SAVES[2:]))
+    own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(SAVES[:2])}
+    named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
+    filed = "save_file" in own
+    return first.f_code.co_filename.endswith((*SAVES[:1] * named, *SAVES[1:2] * filed, *SAVES[2:]))
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -190,8 +191,7 @@ def ways_out(
         return found
 
     def writing(original: Any, self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if not _saved():
-            written(self)
+        written(self)
         return original(self, *args, **kwargs)
 
     def followed(holder: Any, name: str, method: Callable[..., Any]) -> Any:
