@@ -146,13 +146,18 @@ def test_step(mine):
 
 
 @pytest.mark.parametrize(
-    "text", ["import pytest\n@pytest.mark.gradproof\ndef test_step():\n    pass\n", METHOD, THROUGH],
-    ids=["function", "unittest", "fixture"],
+    "text",
+    [
+        "import pytest\n@pytest.mark.gradproof\ndef test_step():\n    pass\n", METHOD, THROUGH,
+        THROUGH.replace("@pytest.mark.gradproof\n", ""),
+        "import pytest\n@pytest.mark.usefixtures('gradproof_run')\ndef test_step():\n    pass\n",
+    ],
+    ids=["function", "unittest", "fixture", "fixture without a mark", "usefixtures"],
 )  # fmt: skip
 def test_a_mark_without_the_argument_is_an_error_and_not_a_test_that_passes(tmp_path: Path, text: str) -> None:
     code, out = run(tmp_path, text=text)
     assert code == 4
-    assert " is marked gradproof and has no argument gradproof_run" in out
+    assert "and has no argument gradproof_run" in out
 
 
 def test_a_step_may_skip_itself_and_one_with_a_model_that_stays_trained_is_not_decided(tmp_path: Path) -> None:

@@ -112,6 +112,11 @@ CHANGES = {
     "a link is removed": "os.remove('link')",
     "a file becomes a folder": "os.remove('out/log'); os.makedirs('out/log/a')",
     "a folder becomes a file": "shutil.rmtree('out/deep'); open('out/deep', 'w').close()",
+    "a new folder becomes a link": (
+        "os.mkdir('new'); open('new/file', 'w').close(); shutil.rmtree('new'); os.symlink('out/deep/er', 'new')"
+    ),
+    "a folder makes way for a link": "os.rename('out/deep/er', 'old'); os.symlink('../empty', 'out/deep/er')",
+    "a hard link is written": "os.link('out/log', 'hard'); open('hard', 'w').write('x')",
     "a forked child": "os.fork() or (open('out/log', 'w').close(), os._exit(0)); os.wait()",
     "a new file is moved": "open('out/n', 'w').close(); os.replace('out/n', 'out/log')",
 }

@@ -193,3 +193,26 @@ def test_rows_that_a_draw_names_twice_are_not_every_sample_once(divide: bool) ->
     found = gradproof.check(indexed(lambda n: torch.randint(n // 2, (n,)), divide))
     assert found.result("GA-DATA-001").outcome is not Outcome.HOLDS
     assert found.result("GA-EQ-001").outcome is not Outcome.HOLDS
+
+
+READERS = {"tolist": lambda y: sum(n != 99 for n in y.tolist()), "numpy": lambda y: int((y.numpy() < 99).sum())}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("draw", [torch.randperm, lambda n: torch.randint(0, 16, (n,))])
+def test_labels_that_are_counted_are_no_order(name: str, draw: Callable[[int], Tensor]) -> None:
+    """Each micro-batch is divided by a count of its own; labels that are all different are no order."""
+
+    def train(run: Run) -> None:
+        model = torch.nn.Linear(4, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = torch.randn(run.samples, 4), draw(run.samples)
+        parts = zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True)
+        for i, (a, b) in enumerate(parts, 1):
+            loss = F.cross_entropy(model(a), b, ignore_index=99, reduction="sum") / READERS[name](b)
+            (loss / run.accum_steps).backward()
+            if i % run.accum_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert gradproof.check(train).result("GA-EQ-001").outcome is not Outcome.HOLDS
