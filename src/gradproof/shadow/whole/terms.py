@@ -268,12 +268,10 @@ class Terms:
 
     def orders_by(self, made: Collection[int]) -> None:
         """A data loader reads a permutation as it was drawn, or a seed of any size."""
-        drawn = self._drawn(made)
-        self.orders |= {one for one in drawn if " randperm " in one or one == SEED}
+        self.orders |= {one for one in self._drawn(made) if " randperm " in one or one == SEED}
 
     def _drawn(self, made: Collection[int]) -> set[str]:
-        drawn = ("data", "draw")
-        return {str(self.attributes[one][0]) if self.operators[one] in drawn else "" for one in made}
+        return {str(self.attributes[one][0]) if self.operators[one] in ("data", "draw") else "" for one in made}
 
     def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
         """Whether a term was made from one of some operators. It is kept, for terms do not change."""

@@ -159,8 +159,7 @@ def saved() -> bool:
     first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
     own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(SAVES[:2])}
     named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
-    filed = "save_file" in own
-    return first.f_code.co_filename.endswith((*SAVES[:1] * named, *SAVES[1:2] * filed, *SAVES[2:]))
+    return first.f_code.co_filename.endswith((*SAVES[:1] * named, *SAVES[1:2] * ("save_file" in own), *SAVES[2:]))
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
