@@ -176,7 +176,7 @@ def put_back(folder: Path) -> list[str]:
 
 
 def _put(step: str, path: str, copy: Path) -> None:
-    was, link = os.path.lexists(copy), os.path.islink(path) or copy.is_symlink()
+    was, link = os.path.lexists(copy), copy.is_symlink()
     if step == "link" and os.path.islink(path):
         os.remove(path)
     elif step == "remove" and os.path.lexists(path) and (not was or link or _is_folder(path) != _is_folder(copy)):

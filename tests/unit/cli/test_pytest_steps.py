@@ -157,7 +157,7 @@ def test_step(mine):
 def test_a_mark_without_the_argument_is_an_error_and_not_a_test_that_passes(tmp_path: Path, text: str) -> None:
     code, out = run(tmp_path, text=text)
     assert code == 4
-    assert "and has no argument gradproof_run" in out
+    assert " is marked gradproof, or uses gradproof_run, and has no argument gradproof_run" in out
 
 
 def test_a_step_may_skip_itself_and_one_with_a_model_that_stays_trained_is_not_decided(tmp_path: Path) -> None:

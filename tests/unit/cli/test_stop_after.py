@@ -317,7 +317,7 @@ def test_a_probe_that_is_killed_leaves_no_mark(project: Path, number: int) -> No
 def test_saving_loses_no_value(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: where the files that save are not known, a storage is lost."""
     if not known:
-        monkeypatch.setattr(unseen, "SAVES", ("nowhere.py",))
+        monkeypatch.setattr(unseen, "SERIALIZERS", ("nowhere.py",))
     with ScriptWatch(4) as watch:
         monkeypatch.setattr(torch.nn.Linear, "forward", saved(tmp_path))
         train(4)

@@ -38,8 +38,6 @@ from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
-
-
 LOADERS = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
 """Files that read an order of samples."""
 
@@ -530,7 +528,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
             return self._read(spec.short, args[0])
         self.grads = torch.is_grad_enabled()
         out = super().operate(func, spec, args, kwargs)
-        if not self.stepping and torch._C._current_graph_task_id() == -1:
+        if self.passes and not self.stepping and torch._C._current_graph_task_id() == -1:
             self.events.keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out))
         return out
 
