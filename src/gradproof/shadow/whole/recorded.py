@@ -24,6 +24,7 @@ from gradproof.shadow.locations import Location, by_torch, recomputing, stated, 
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.whole.ahead import MOST, RowsAhead
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
@@ -79,6 +80,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
         self.given: set[int] = set()  # by a data loader, with gradients on
+        self.ahead = RowsAhead(self.terms)
+        self.computed: dict[int, Any] = {}  # storages that were made of data before anything trained
+        self.trains = self.taking = False
         self.by_pass = False
         self.meetings = Meetings()
         self._last = (-1, 0)
@@ -135,7 +139,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.overwritten = user_location()
         if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
-        return super().operate(func, spec, args, kwargs)
+        out = super().operate(func, spec, args, kwargs)
+        if base in MOVED and any(t.dim() and 0 < t.shape[0] < self._met_rows() for t in tensors_in(out)):
+            self._begin_anew()
+        return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
         """Whether a collective changes nothing, as there is one rank. What an operator only writes is not asked for."""
@@ -158,8 +165,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     @guarded
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        found, tensors = super().before(spec, args, kwargs), tensors_in((args, kwargs))
-        if not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        tensors = tensors_in((args, kwargs))
+        trained = not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if trained:
+            self.trains = self.taking = True
+        found = super().before(spec, args, kwargs)
+        if trained:
             self.joined.update(term for value in found.values() for part in value.parts for term in part)
         return found
 
@@ -256,14 +267,24 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             made = self._fresh("unknown", shape)
         else:
             held.data = True
-            found, number = self._number(tensor), self._fetch_of(tensor)
-            made = self.source(tensor, within(tensor)) if found is None else found
-            if found is None:  # rows of samples, or of a table, that a micro-batch meets
-                fetch = self.fetch if number is None else number
-                self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
+            made = self._data(tensor)
         self.memory.alias(tensor, made)
         if held.data and self.seen.reach(tensor):
             self.keep("batch", tensor, made)
+        return made
+
+    def _data(self, tensor: torch.Tensor) -> Value:
+        """What is met now: a number, rows of samples, or a table."""
+        plain, number = self._number(tensor), self._fetch_of(tensor)
+        if plain is not None:
+            return plain
+        if number is None and self._reads_ahead(tensor):
+            if tensor.shape[0] > MOST:
+                return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
+            return self.ahead.read(tensor, self._site(), within(tensor))
+        made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
+        fetch = self.fetch if number is None else number
+        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
@@ -284,7 +305,46 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             plain = exact(float(first))
         if plain is not None and (tensor.is_floating_point() or given):
             self.meetings.one_number(tensor, self._site(), len(self.facts.updates), self.location())
+        made = self.computed.get(tensor.untyped_storage()._cdata)
+        if plain is not None and made is not None and not made.expired():
+            self.facts.reads.append((self.location(), "of data"))
         return None if plain is None else self.laws.ones(plain)
+
+    def _reads_ahead(self, tensor: torch.Tensor) -> bool:
+        """Whether integers are met before the forward pass of a micro-batch: it may be that of another one."""
+        self._open()
+        return not (self.taking or tensor.is_floating_point() or not tensor.dim() or not tensor.numel())
+
+    def _met_rows(self) -> int:
+        """How many rows were met before anything trains."""
+        return 0 if self.trains else max(self.rows.get(self.fetch) or 0, self.ahead.most)
+
+    def _begin_anew(self) -> None:
+        """Before anything trains, what was met was no micro-batch if a part of it, or of what it became, is one.
+
+        What was made of it is data, as it would be if it had been made before the optimizer.
+        """
+        for number, held in self.memory.held.items():
+            terms = [term for region in held.regions for part in region.value.parts for term in part]
+            if not held.data and not held.weak.expired() and self.terms.samples(terms):
+                self.computed[number] = held.weak
+        self.memory.held.clear()
+        self.rows.pop(self.fetch, None)
+        self.turns.clear()
+        self.used.clear()
+        self.meetings, self.ahead = Meetings(), RowsAhead(self.terms)
+
+    def _begins(self, number: int) -> None:
+        """A micro-batch begins. What was read ahead was its own, or is met anew by the one that takes it."""
+        rows = self.rows.get(number)
+        owners = range(number * MICRO, number * MICRO + blocks(rows or 1))
+        own, tensors = self.ahead.begins(rows, owners)
+        for tensor in tensors:
+            value = self.memory.read(tensor)
+            if own and value is not None:
+                self.meetings.data(tensor, value, len(self.facts.updates), number, self.location())
+            elif not own:
+                self.memory.of(tensor).views.clear()
 
     def _open(self) -> int:
         """The present micro-batch; another one where a backward pass has ended since the last.
@@ -292,7 +352,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         Data that were met before are met anew: the same rows in another micro-batch are samples of that one.
         """
         if self.ran:
-            self.fetch, self.begun, self.ran = self.fetch + 1, False, False
+            self.fetch, self.begun, self.ran, self.taking = self.fetch + 1, False, False, False
             for number, held in self.memory.held.items():
                 if held.data and number not in self.fetched:
                     held.views.clear()
@@ -305,8 +365,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
         number = self._open() if given is None else given
+        if given is None and shape and shape[0] < (0 if self.trains else self.rows.get(number) or 0):
+            self._begin_anew()
         if number not in self.rows:
             self.rows[number] = shape[0] if shape else None
+        if given is None:
+            self._begins(number)
         rows = self.rows[number]
         axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
         labels = len(shape) == 1 and not tensor.is_floating_point()
@@ -327,6 +391,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             slot, first = f"{slot} {first}", 0
         self.by_pass |= number not in self.marked
         owners = range(number * MICRO + first, number * MICRO + first + count)
+        if axis == 0:
+            self.ahead.met(tensor, owners)
         for owner in owners if gradients else ():
             self.used.setdefault(owner, self.location())
         names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
@@ -348,7 +414,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if torch.is_grad_enabled():
             self._open()
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        first = next((t for t in given if t.dim() and not self.knows(t)), None)
+        if given[:1] and given[0].dim() and given[0].shape[0] < (0 if self.trains else self.rows.get(self.fetch) or 0):
+            self._begin_anew()
+        first = next((t for t in given if t.dim() and (self.ahead.just_read(t) or not self.knows(t))), None)
         if first is None:
             return
         number = self._fetch_of(first)
@@ -361,6 +429,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
         self.rows.setdefault(number, None if single else first.shape[0])
+        self.trains = self.taking = True
+        self._begins(number)
         self.facts.operators += 1
         for tensor in given:
             self.value(tensor)
@@ -371,6 +441,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
         if not tensors or self.closed:
             return
+        if not self.trains and any(map(self.knows, tensors)):
+            self._begin_anew()
         self.ran = True
         number = self._open()
         self.marked.add(number)
@@ -527,6 +599,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _forget(self) -> None:
         """What tensors that were followed hold now is not known. A number that was made of no sample is read anew."""
         before, self.memory = self.memory, Memory(self.laws)
+        self.memory.bytes_read = before.bytes_read
         for number, held in before.held.items():
             if held.weak.expired() or held.data:
                 continue
