@@ -254,8 +254,7 @@ class WindowDetails:
         self.run, self.sums = run, RankSums()
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
-        self.leaves: list[Tensor] = []
-        self.reaching: set[int] = set()
+        self.leaves, self.reaching = list[Tensor](), set[int]()
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()

@@ -51,11 +51,8 @@ class Terms:
         self.known: dict[tuple[Any, ...], int] = {}
         self.operators: list[str] = []
         self.attributes: list[tuple[Any, ...]] = []
-        self.kids: list[tuple[int, ...]] = []
-        self.shapes: list[Shape | None] = []
-        self.owners: list[int] = []
-        self.trained: list[bool] = []
-        self.marked: list[bool] = []
+        self.kids, self.shapes, self.owners = list[tuple[int, ...]](), list[Shape | None](), list[int]()
+        self.trained, self.marked = list[bool](), list[bool]()
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
         self.orders: set[str] = set()
         self._below: dict[frozenset[int], set[int]] = {}
