@@ -13,6 +13,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,63 @@ def test_watch_claims_all_data_where_nothing_was_read() -> None:
     found = checked.watch(lambda: train(lambda _: None, "data"))
     assert "recorded path" not in found.result("GA-EQ-001").reach
     assert "GA-EQ-001" in unqualified(found)
+
+
+def loaded(weights: dict[str, Tensor], of: str, share: int = 4) -> None:
+    """Training goes on with weights from a file; the loss is divided by `share`."""
+    model = nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.load_state_dict(torch.load(of) if of else weights)
+    for k in range(16):
+        (F.mse_loss(model(torch.randn(2, 3)), torch.randn(2, 4)) / share).backward()
+        if k % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_weights_that_are_loaded_are_no_data_and_no_read(file: bool, tmp_path: Path) -> None:
+    weights, of = nn.Linear(3, 4).state_dict(), str(tmp_path / "weights.pt")
+    torch.save(weights, of)
+    right = checked.watch(lambda: loaded(weights, of if file else "")).result("GA-EQ-001")
+    assert (right.outcome, "recorded path" in right.reach) == (HOLDS, False), right.reason
+    wrong = checked.watch(lambda: loaded(weights, of if file else "", 1)).result("GA-EQ-001")
+    assert wrong.outcome is REFUTED, wrong.reason
+
+
+POINTS, KINDS = torch.randn(32, 3, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 4
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """32 samples with one of 4 labels."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
+        return POINTS[at], KINDS[at]
+
+
+def with_count(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, int]:
+    """A batch, and a number that is made of its labels."""
+    return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows]), sum(int(y != 3) for _, y in rows)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_number_that_a_data_loader_gives_may_be_made_of_data(workers: int, counted: bool) -> None:
+    def script() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(
+            Rows(), batch_size=2, shuffle=True, num_workers=workers, collate_fn=with_count if counted else None
+        )
+        for k, (x, y, *_) in enumerate(loader):
+            (F.mse_loss(model(x), y[:, None].float().expand(2, 4)) / 4).backward()
+            if k % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = checked.watch(script).result("GA-INV-002")
+    assert (result.outcome, "recorded path" in result.reach) == (HOLDS, counted), result.reach

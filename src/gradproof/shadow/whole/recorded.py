@@ -16,11 +16,13 @@ from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
+import numpy
 import torch
 from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-from gradproof.shadow.locations import Location, by_torch, recomputing, stated, user_location
+from gradproof.shadow.locations import Location, by_torch, frames, recomputing, stated, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
@@ -113,7 +115,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self._between_ranks(func, spec, args, kwargs):
             return func(*args, **kwargs)
-        if self._prepares(spec, base, tensors):
+        if self._prepares(spec, base, tensors, args):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
             return out
@@ -174,13 +176,14 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """The gradients that the parameters have now."""
         return [grad for grad in super().present() if plain(grad)]
 
-    def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
-        """Whether an operator makes or moves data that were not met yet."""
+    def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
+        """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
         if self.inside or any(self.knows(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
-        return base in MOVED
+        loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
+        return base in MOVED or (loads and not self.memory.knows(args[1]))
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""
@@ -240,9 +243,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         held, shape = self.memory.of(tensor), tuple(tensor.shape)
-        part = known(held) and not held.data
-        if not part and (isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
-            made = self.leaf("constant", (self.buffers.get(id(tensor)) or self.name(tensor),), shape)
+        part, loaded = known(held) and not held.data, next(frames()).f_code.co_name == "_load_from_state_dict"
+        if not part and (loaded or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
+            name = digest(tensor) if loaded else self.buffers.get(id(tensor)) or self.name(tensor)
+            made = self.leaf("constant", (name,), shape)
         elif part or self.inside:
             ranks = dist.is_available() and dist.is_initialized()
             other = RANKS if ranks else "a tensor of unknown origin takes part in a backward pass"
@@ -361,7 +365,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     @guarded
     def took(self, batch: Any) -> None:
-        """A data loader gave a batch."""
+        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
+        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
+            self.facts.reads.append((self.location(), "a data loader"))
         tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
         if not tensors or self.closed:
             return

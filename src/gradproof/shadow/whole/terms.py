@@ -49,8 +49,7 @@ class Terms:
     def __init__(self, named_alike: bool = False) -> None:
         self.keys: list[tuple[str, str]] | None = [] if named_alike else None
         self.known: dict[tuple[Any, ...], int] = {}
-        self.operators: list[str] = []
-        self.attributes: list[tuple[Any, ...]] = []
+        self.operators, self.attributes = list[str](), list[tuple[Any, ...]]()
         self.kids, self.shapes, self.owners = list[tuple[int, ...]](), list[Shape | None](), list[int]()
         self.trained, self.marked = list[bool](), list[bool]()
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}

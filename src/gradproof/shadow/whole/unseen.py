@@ -224,7 +224,8 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
 
     def storing(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         for one in (one.untyped_storage() for one in tensors_in((args, kwargs))) if name in ELEMENTS else args[:1]:
-            engine.stored(one, name not in WRITING)
+            loads = any(frame.f_code.co_name == "load_tensor" for frame in itertools.islice(frames(), 3))
+            engine.stored(one, name not in WRITING and not loads)
         return original(*args, **kwargs)
 
     def taking(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
