@@ -208,7 +208,7 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
 
 @contextmanager
 def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Iterator[None]:
-    """The engine is told of numbers that Python reads, or writes, by no operator, while this runs.
+    """The engine sees numbers that Python reads, or writes, by no operator, while this runs.
 
     `functions`: of TAKEN; where no mode sees them.
     """
