@@ -123,7 +123,7 @@ class Twice:
         self.shown = [f"run {at}: {shlex.join(['python', name, *of])}" for at, of in (("A", ours), ("B", full))]
         self.runs, self.out, self.kept = list[tuple[int, ShortRun]](), sys.stdout, Path(kept)
         sys.dont_write_bytecode = True
-        putback.keep_changes(self.kept, homes)
+        putback.keep_changes(self.kept, homes, "--script")
 
     def __call__(self, given: Run) -> None:
         """Run the script until the windows are complete. What it prints is no loss that it reports."""

@@ -322,8 +322,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write the value with the type that is expected, with or without quotes.",
     ),
     "GP105": Explanation(
-        "A value is none of the words that are allowed in its place.",
-        "Use one of the words that the error lists.",
+        "A value is none of the words that are allowed in its place.", "Use one of the words that the error lists."
     ),
     "GP106": Explanation(
         "A bound has no name or no reason. A number alone does not say what is limited or why the limit is enough.",
@@ -387,8 +386,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write the value out where it belongs, in one plain document.",
     ),
     "GP121": Explanation(
-        "The contract is too large or nested too deeply to be read safely.",
-        "Split it into several contracts.",
+        "The contract is too large or nested too deeply to be read safely.", "Split it into several contracts."
     ),
     "GP122": Explanation(
         "A name has the wrong form: ids become file names, and a harness or subject is module.path:attribute.",
@@ -407,8 +405,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write a list with dtype, value and metric for each dtype.",
     ),
     "GP126": Explanation(
-        "Warning: a bound has no name and no reason.",
-        "Add bounds with a name, a value and a reason.",
+        "Warning: a bound has no name and no reason.", "Add bounds with a name, a value and a reason."
     ),
     "GP127": Explanation(
         "Warning: a check names nothing that gradproof can run, so it counts as NOT_RUN.",
@@ -465,8 +462,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write it as package.module:name; the subject of a mutant is module:REGISTRY[name].",
     ),
     "GP203": Explanation(
-        "A module that the contract names is not in the workspace.",
-        "Correct the name, or add the file.",
+        "A module that the contract names is not in the workspace.", "Correct the name, or add the file."
     ),
     "GP204": Explanation(
         "A module of the workspace has no attribute of the name that the contract gives.",
@@ -489,8 +485,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write proofs/<name>/contract.yaml.",
     ),
     "GP209": Explanation(
-        "A registry has no mutant of this name.",
-        "Correct the mutant's name; the error lists what there is.",
+        "A registry has no mutant of this name.", "Correct the mutant's name; the error lists what there is."
     ),
     "GP210": Explanation(
         "Two checks have the same id. Evidence is filed under ids, so one would be taken for the other.",
@@ -508,17 +503,12 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "The evidence records no counterexample to replay.",
         "Name the evidence of a refuted check, or a control with --control.",
     ),
-    "GP214": Explanation(
-        "The check has no control of this name.",
-        "Give the name of one of its mutants, or empty.",
-    ),
+    "GP214": Explanation("The check has no control of this name.", "Give the name of one of its mutants, or empty."),
     "GP215": Explanation(
-        "This kind of check leaves no numbers that could be replayed.",
-        "Replay the checks that it ran instead.",
+        "This kind of check leaves no numbers that could be replayed.", "Replay the checks that it ran instead."
     ),
     "GP216": Explanation(
-        "The id is no word of gradproof, and nothing in the workspace has it.",
-        "Look at gradproof list.",
+        "The id is no word of gradproof, and nothing in the workspace has it.", "Look at gradproof list."
     ),
     "GP217": Explanation(
         "Two contract files have the same name. The verdict on one would be given by the checks of the other.",

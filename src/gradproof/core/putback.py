@@ -8,6 +8,7 @@ however it ended. Other programs, and code in C that opens files by itself, are 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -27,21 +28,21 @@ LARGE = 1 << 30
 """Bytes above which a file is not copied."""
 FILES = 50_000
 """Files whose sizes and times are compared."""
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-PATHS: Mapping[str, Sequence[int]] = {
-    "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.link": (0, 1),
-    "os.symlink": (1,), "os.truncate": (0,), "os.utime": (0,), "os.chmod": (0,), "shutil.rmtree": (0,),
-    "sqlite3.connect": (0,),
+OPEN, WRITES = os.open, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+PATHS: Mapping[str, Mapping[int, int]] = {
+    "open": {0: 3}, "os.rename": {0: 2, 1: 3}, "os.remove": {0: 1}, "os.rmdir": {0: 1}, "os.mkdir": {0: 2},
+    "os.link": {0: 2, 1: 3}, "os.symlink": {1: 2}, "os.truncate": {0: 2}, "os.utime": {0: 3}, "os.chmod": {0: 2},
+    "sqlite3.connect": {0: 1},
 }  # fmt: skip
-"""Which arguments of an audit event are paths that change."""
-WRITERS = (("torch._C", "PyTorchFileWriter", 0), ("safetensors", "serialize_file", 1))
-"""Functions in C that write a file, and which argument names it: they raise no event of their own."""
+"""Which arguments of an audit event are paths that change, and which are the `dir_fd` of each, where it is there."""
+WRITERS = (("torch._C", "PyTorchFileWriter", 0), ("safetensors", "serialize_file", 1), ("os", "open", 0))
+"""Functions in C that write a file, and which argument names it: no event of their own says it, or its `dir_fd`."""
 
 
-def keep_changes(folder: Path, homes: Sequence[str]) -> None:
+def keep_changes(folder: Path, homes: Sequence[str], option: str) -> None:
     """Keep in `folder` what this process changes below `homes`, and elsewhere but in temporary and cache folders.
 
-    A change of what cannot be kept is an OSError.
+    A change of what cannot be kept is an OSError, which names the `option` that asked for it.
     """
     caches = [os.environ.get(name) or "/dev" for name in ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")]
     others, busy = ("/dev", "/proc", os.path.expanduser("~/.cache"), *caches), threading.local()
@@ -58,16 +59,17 @@ def keep_changes(folder: Path, homes: Sequence[str]) -> None:
             return
         busy.on = True
         try:
-            given = [os.fsdecode(args[at]) for at in PATHS[event] if isinstance(args[at], str | bytes | os.PathLike)]
+            pairs = [(args[at], args[of] if of < len(args) else -1) for at, of in PATHS[event].items()]
+            given = [_below(path, of) for path, of in pairs if isinstance(path, str | bytes | os.PathLike)]
             paths = [_real(path, event in ("open", "os.truncate", "sqlite3.connect")) for path in given]
             for path in paths:
                 at = os.path.join(path, "")
                 if not at.startswith(never) and (at.startswith(own) or not at.startswith(passing)):
-                    walk = os.walk(path) if event in ("os.rename", "shutil.rmtree") else ()
+                    walk = os.walk(path) if event == "os.rename" else ()
                     inner = [os.path.join(top, name) for top, *names in walk for name in (*names[0], *names[1])]
                     moved = [paths[-1] + one[len(path) :] for one in inner] if event == "os.rename" else []
                     for one in (os.path.dirname(path), path, *inner, *moved):
-                        _keep(one, folder)
+                        _keep(one, folder, option)
         finally:
             busy.on = False
 
@@ -80,10 +82,21 @@ def keep_changes(folder: Path, homes: Sequence[str]) -> None:
 
 def _announced(write: Any, at: int) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        sys.audit("open", args[at] if len(args) > at else kwargs.get("filename"), "w", 0)
+        folder = kwargs.get("dir_fd")
+        if write is not OPEN or folder is not None:
+            sys.audit("open", args[at] if len(args) > at else kwargs.get("filename"), "w", 0, folder)
         return write(*args, **kwargs)
 
     return call
+
+
+def _below(path: Any, of: Any) -> str:
+    """A path as one below the folder of a `dir_fd`, where there is one."""
+    if not isinstance(of, int) or of < 0:
+        return os.fsdecode(path)
+    mac = getattr(fcntl, "F_GETPATH", None)
+    folder = os.readlink(f"/proc/self/fd/{of}") if mac is None else fcntl.fcntl(of, mac, bytes(1024)).rstrip(b"\0")
+    return os.path.join(os.fsdecode(folder), os.fsdecode(path))
 
 
 def _real(path: str, follow: bool) -> str:
@@ -96,7 +109,7 @@ def _is_folder(path: str | Path) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _keep(path: str, folder: Path) -> None:
+def _keep(path: str, folder: Path, option: str) -> None:
     """Keep what is at a path, once: a link that says whether it was there, and a copy."""
     record = folder / hashlib.sha256(os.fsencode(path)).hexdigest()
     copy, made = record.with_suffix(".copy"), record.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
@@ -109,7 +122,7 @@ def _keep(path: str, folder: Path) -> None:
             shutil.copystat(path, copy)
         elif os.path.isfile(path) or os.path.islink(path):
             if os.lstat(path).st_size > LARGE:
-                raise OSError(errno.EFBIG, "--stop-after puts back no file above 1 GiB: it may not be changed", path)
+                raise OSError(errno.EFBIG, f"{option} puts back no file above 1 GiB: it may not be changed", path)
             shutil.copy2(path, made, follow_symlinks=False)
             os.link(made, copy, follow_symlinks=False)
         record.symlink_to(("+" if there else "-") + path)
@@ -168,8 +181,10 @@ def put_back(folder: Path) -> list[str]:
     for step, paths in (("link", order), ("remove", order[::-1]), ("write", order), ("date", order[::-1])):
         for path in paths:
             try:
-                if os.path.realpath(os.path.dirname(path)) == os.path.dirname(path):  # never through a new link
+                if os.path.realpath(os.path.dirname(path)) == os.path.dirname(path):
                     _put(step, path, kept[path])
+                elif step == "date":
+                    failed.append(f"{path} (its folder is reached through a new link)")
             except OSError as error:
                 failed.append(f"{path} ({error.strerror})")
     return failed

@@ -63,10 +63,14 @@ def named(obligation: str) -> str:
 
 def on_path(reach: str, lines: Sequence[str]) -> str:
     """A reach where values were read at these lines (`file:line`)."""
-    if not lines or reach not in ON_PATH:
-        return reach
-    rest = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-    return f"{ON_PATH[reach]} (values read: {', '.join(lines[:SHOWN])}{rest})"
+    return f"{ON_PATH[reach]}{values_read(lines)}" if lines and reach in ON_PATH else reach
+
+
+def values_read(lines: Sequence[str]) -> str:
+    """The lines at which values were read, each once, for the end of a reach; empty where there are none."""
+    named = list(dict.fromkeys(lines))
+    rest = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    return f" (values read: {', '.join(named[:SHOWN])}{rest})" if named else ""
 
 
 @dataclass(slots=True)

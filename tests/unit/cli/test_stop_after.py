@@ -118,6 +118,16 @@ CHANGES = {
     "a folder makes way for a link": "os.rename('out/deep/er', 'old'); os.symlink('../empty', 'out/deep/er')",
     "a hard link is written": "os.link('out/log', 'hard'); open('hard', 'w').write('x')",
     "a forked child": "os.fork() or (open('out/log', 'w').close(), os._exit(0)); os.wait()",
+    "dir_fd: open": "os.close(os.open('log', os.O_WRONLY | os.O_TRUNC, dir_fd=out))",
+    "dir_fd: a new file": "os.close(os.open('new', os.O_CREAT, dir_fd=out))",
+    "dir_fd: rename": "os.rename('log', 'other', src_dir_fd=out, dst_dir_fd=out)",
+    "dir_fd: rename to elsewhere": "os.rename('out/log', 'other', dst_dir_fd=out)",
+    "dir_fd: remove": "os.remove('log', dir_fd=out)",
+    "dir_fd: folders": "os.rmdir('empty', dir_fd=out); os.mkdir('made', dir_fd=out)",
+    "dir_fd: links": "os.link('log', 'hard', src_dir_fd=out, dst_dir_fd=out); os.symlink('log', 'soft', dir_fd=out)",
+    "dir_fd: time": "os.utime('log', (1, 1), dir_fd=out)",
+    "dir_fd: mode": "os.chmod('log', 0o600, dir_fd=out)",
+    "dir_fd: rmtree": "shutil.rmtree('deep', dir_fd=out)",
     "a new file is moved": "open('out/n', 'w').close(); os.replace('out/n', 'out/log')",
 }
 
@@ -152,11 +162,15 @@ def state(home: Path) -> dict[str, Any]:
     return found
 
 
-def changed(kept: Path, code: str, head: str = "") -> subprocess.CompletedProcess[str]:
-    """Run code under the hook."""
+BEGIN = "putback.keep_changes(Path({kept!r}), [os.getcwd()], '--stop-after')"
+
+
+def changed(kept: Path, code: str, head: str = "", begin: str = BEGIN) -> subprocess.CompletedProcess[str]:
+    """Run code under the hook. `out` is a descriptor of that folder."""
     program = (
         f"import os, shutil, sqlite3\nfrom pathlib import Path\nfrom gradproof.core import putback\n"
-        f"putback.WRITERS = ()\n{head}\nputback.keep_changes(Path({str(kept)!r}), [os.getcwd()])\n{code}"
+        f"putback.WRITERS = putback.WRITERS[-1:]\n{head}\nout = os.open('out', os.O_RDONLY)\n"
+        f"{begin.format(kept=str(kept))}\n{code}"
     )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
 
@@ -199,12 +213,16 @@ def test_where_putting_back_is_broken_the_test_is_red(
     assert state(project) != before
 
 
-def test_what_cannot_be_kept_is_not_changed(project: Path, tmp_path: Path) -> None:
+TWICE = "from gradproof.cli.script import Twice; Twice('train.py', [], [], {kept!r}, [os.getcwd()])"
+
+
+@pytest.mark.parametrize(("begin", "option"), [(BEGIN, "--stop-after"), (TWICE, "--script")])
+def test_what_cannot_be_kept_is_not_changed(begin: str, option: str, project: Path, tmp_path: Path) -> None:
     before, kept = aged(project), tmp_path / "job" / "kept"
     kept.mkdir(parents=True)
-    done = changed(kept, "open('out/log', 'a')", "putback.LARGE = 3")
+    done = changed(kept, "open('out/log', 'a')", "putback.LARGE = 3", begin)
     assert "OSError" in done.stderr
-    assert "--stop-after puts back no file above 1 GiB: it may not be changed" in done.stderr
+    assert f"{option} puts back no file above 1 GiB: it may not be changed" in done.stderr
     assert state(project) == before
 
 
@@ -225,6 +243,20 @@ def test_what_cannot_be_put_back_is_named_and_its_copy_stays(
     assert f"{project}/out/log (No space left on device)" in left
     where = Path(next(said for said in left if said.startswith("copies are in ")).removeprefix("copies are in "))
     assert b"out/log" in [file.read_bytes() for file in where.glob("*.copy") if file.is_file()]
+
+
+def test_what_lies_behind_a_link_of_another_program_is_named(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, away = tmp_path / "job" / "kept", tmp_path / "away"
+    kept.parent.mkdir()
+    monkeypatch.setattr(putback.tempfile, "tempdir", str(tmp_path))
+    with putback.probed(kept, [str(project)]) as left:
+        changed(kept, "open('out/deep/er/file', 'w').close()")
+        (project / "out/deep").rename(away)
+        (project / "out/deep").symlink_to(away)
+    assert (away / "er/file").read_bytes() == b""  # nothing is written through the link
+    assert f"{project}/out/deep/er/file (its folder is reached through a new link)" in left
 
 
 def test_temporary_and_cached_files_are_left_alone(project: Path, tmp_path: Path) -> None:

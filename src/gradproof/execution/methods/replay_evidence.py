@@ -116,12 +116,7 @@ def _quiet(text: str) -> str:
 
 
 def pytest_file(
-    check: Check,
-    subject: str,
-    example: Counterexample,
-    rows: Sequence[Row],
-    workspace: Workspace,
-    place: Path,
+    check: Check, subject: str, example: Counterexample, rows: Sequence[Row], workspace: Workspace, place: Path
 ) -> str:
     """Text of a pytest file that holds the counterexample and nothing of the evidence; `rows` is its replay now.
 

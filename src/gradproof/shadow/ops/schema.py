@@ -110,8 +110,10 @@ def spec_of(func: Any) -> Spec | None:
     )  # fmt: skip
 
 
-def choosing(func: Any, args: Any) -> list[torch.Tensor]:
-    """The tensors whose numbers decide what shape the result of an operator has."""
+def read_by(func: Any, args: Any) -> list[torch.Tensor]:
+    """The tensors whose numbers an operator gives to Python, or whose numbers decide what shape its result has."""
+    if torch.Tag.data_dependent_output in func.tags or func is torch.ops.aten.is_nonzero.default:
+        return tensors_in(args)
     by = BY_LENGTHS.get(func)
     if by is not None:
         return tensors_in(args[by])

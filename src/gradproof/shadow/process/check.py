@@ -424,7 +424,7 @@ def run_watched(job: Mapping[str, Any]) -> None:
     watcher.stopping = stopping
     try:
         if "kept" in job:
-            putback.keep_changes(Path(job["kept"]), job["homes"])
+            putback.keep_changes(Path(job["kept"]), job["homes"], "--stop-after")
         with watcher:
             run(script)
     except BaseException:

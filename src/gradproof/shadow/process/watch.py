@@ -35,7 +35,7 @@ from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
+from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {
@@ -87,7 +87,7 @@ class ScriptWatch(Monitor):
     def enters(self, stack: ExitStack) -> None:
         """Follow the first window, or nothing for now."""
         stack.enter_context(made(self.engine))
-        stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
+        stack.enter_context(ways_out(self.engine, TAKEN))
         stack.callback(self._following.close)
         if self.on:
             self.run.recorded.add(0)

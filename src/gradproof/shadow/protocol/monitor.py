@@ -85,9 +85,7 @@ class Monitor:
         self.epoch = Epoch(None)
         self.common = Counts()
         self.types: dict[int, str] = {}
-        self.closed: list[list[Handed]] = []
-        self.open: list[Handed] = []
-        self.reports: list[ReportedLoss] = []
+        self.closed, self.open, self.reports = list[list[Handed]](), list[Handed](), list[ReportedLoss]()
         self.unchecked = 0
         self.scalers: dict[Any, Counts] = {}
         self.world = 1
@@ -101,8 +99,7 @@ class Monitor:
         self._scaler: Any = None
         self._attempts = 0
         self.inside = 0  # how many calls that are watched run within each other
-        self._stack: list[int] = []
-        self._threads: list[int] = []
+        self._stack, self._threads = list[int](), list[int]()
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()

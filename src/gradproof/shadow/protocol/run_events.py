@@ -127,12 +127,11 @@ class RunEvents:
     """
 
     def __init__(self) -> None:
-        self.number = self.left = 0
+        self.number = self.left = self.more = 0
         self.open = self.stepped = False
         self.recorded: set[int] = set()
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
-        self.more = 0
         self.seen: dict[int, list[Event]] = {}
 
     def kept(self) -> list[list[Event]]:
@@ -254,8 +253,7 @@ class WindowDetails:
         self.run, self.sums = run, RankSums()
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: set[frozenset[int]] = set()
-        self.leaves: list[Tensor] = []
-        self.reaching: set[int] = set()
+        self.leaves, self.reaching = list[Tensor](), set[int]()
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
@@ -434,8 +432,7 @@ class RankSums:
     """The sums over ranks of the recorded windows. `on`: one of these windows runs."""
 
     def __init__(self) -> None:
-        self.on = self.seen = self.judged = False
-        self.by_hand = False
+        self.on = self.seen = self.judged = self.by_hand = False
         self.unsummed: Location | None = None
         self.local: Location | None = None
         self.held: dict[int, SeenGradient] = {}

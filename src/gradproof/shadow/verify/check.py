@@ -216,7 +216,7 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:
-        result.reach = on_path(result.reach, list(dict.fromkeys(str(location) for location, _ in facts.reads)))
+        result.reach = on_path(result.reach, [str(location) for location, _ in facts.reads])
     if attempt.hints.snap and attempt.near:
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.near.items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")

@@ -138,7 +138,7 @@ def with_numbers(
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine.exported, engine.stored):
+    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)

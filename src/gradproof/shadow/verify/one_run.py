@@ -20,7 +20,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.result import NO_LOSS, RECORDED, Result
+from gradproof.shadow.result import NO_LOSS, RECORDED, Result, values_read
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
@@ -169,10 +169,9 @@ class OneRun(Judging):
     def reach(self, outcome: Outcome) -> str:
         """The windows, whatever the outcome."""
         shown = spans([window.step.window for window in self.windows], self.total)
-        reads = len(self.facts.reads)
-        read = "1 number was" if reads == 1 else f"{reads} numbers were"
-        path = f", on the recorded path ({read} read)" if reads else ""
-        return f"all real weights and data at these shapes, {shown}{path}"
+        read = values_read([str(location) for location, _ in self.facts.reads])
+        path = ", on the recorded path" if read or any(window.step.part for window in self.windows) else ""
+        return f"all real weights and data at these shapes, {shown}{path}{read}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""

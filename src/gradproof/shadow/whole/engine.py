@@ -40,7 +40,6 @@ CASTS = frozenset({"_to_copy", "copy_", "copy", "to", "clone", "detach", "view",
 DEPTH = 100
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
-NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
 class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
@@ -64,28 +63,18 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.facts = RunFacts()
         self.assumed = Assumed(self.lose)
         self.facts.assumed = self.assumed.names
+        self.busy = 0  # with tensors of its own
         self.made: Counter[tuple[str, int]] = Counter()
-        self.names: dict[int, str] = {}
-        self.declared: dict[int, torch.Tensor] = {}
-        self.parents: dict[int, tuple[Any, str]] = {}
-        self.kept: list[torch.Tensor] = []
-        self.calls: list[Location] = []
-        self.afterwards: list[Callable[[], None]] = []
-        self.stepping = False
+        self.names, self.buffers, self.parents = dict[int, str](), dict[int, str](), dict[int, tuple[Any, str]]()
+        self.declared, self.kept = dict[int, torch.Tensor](), list[torch.Tensor]()
+        self.calls, self.afterwards = list[Location](), list[Callable[[], None]]()
         self.handed: tuple[int, set[int]] = (0, set())
-        self.running, self.grads = "", True
-        self.drawing = ""
-        self.passes = 0
+        self.running = self.drawing = ""
+        self.grads, self.stepping, self.closures = True, False, False
         self.begun_with: Mapping[str, Combination] = {}
-        self.all_passes, self.scales = 0, 0
-        self.closures = False
-        self.shares = {UNIT}
-        self.seen = Unchanged()
-        self.left: dict[int, Location] = {}
-        self.exports = 0
-        self.optimizers: list[Any] = []
-        self.last: dict[int, int] = {}
-        self.buffers: dict[int, str] = {}
+        self.passes = self.all_passes = self.scales = self.exports = 0
+        self.shares, self.seen, self.left = {UNIT}, Unchanged(), dict[int, Location]()
+        self.optimizers, self.last = list[Any](), dict[int, int]()
         self.held_buffers: dict[tuple[int, str], Callable[[], Any]] = {}
         self.updated: dict[tuple[int, Geometry], Kept] = {}
         self.written: list[Kept] = []
@@ -451,14 +440,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """Python got at the memory of a tensor."""
         self.seen.left(tensor.untyped_storage(), found, foreign)
 
-    def stored(self, storage: torch.UntypedStorage) -> None:
-        """Python writes a storage by itself, or gives its memory away."""
+    def stored(self, storage: torch.UntypedStorage, read: bool) -> None:
+        """Python writes a storage by itself, or gets at its numbers: it may `read` them."""
         self.seen.left(storage, None)
-        if self.memory.knows(storage) and saved():  # numbers are in a file, which the loop may read
-            self.facts.reads.append((self.location(), "a file"))
-            self.facts.free = self.facts.gated = True
-        elif self.memory.knows(storage):
+        known = self.memory.knows(storage)
+        if known and not saved():
             self.lose("the storage of a tensor was written, or given away, by itself")
+        elif known or read:  # of a file as well, which the loop may read
+            self.facts.reads.append((self.location(), "a storage"))
+            self.facts.free = self.facts.gated = True
+
+    @abstractmethod
+    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
+        """Python reads numbers of a tensor, by the function or operator that is called so."""
 
     # Values
 

@@ -53,9 +53,7 @@ class Group:
 
     def __init__(self, rank: int = 0, size: int = 1, folder: Path = Path()) -> None:
         self.rank, self.size, self.folder = rank, size, folder
-        self.run, self.turns = 0, Counter[tuple[int, ...]]()
-        self.alone = False
-        self.kept: list[Any] = []
+        self.run, self.alone, self.turns, self.kept = 0, False, Counter[tuple[int, ...]](), list[Any]()
 
     def keep(self) -> None:
         """Let the process groups live until the call has ended.

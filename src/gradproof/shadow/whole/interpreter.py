@@ -43,10 +43,7 @@ LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather"
 
 
 # -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
-NEAR = {
-    "float64": ((Fraction(1, 2**52), 2**16),),
-    "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024)),
-}
+NEAR = {"float64": ((Fraction(1, 2**52), 2**16),), "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024))}
 """Greatest relative distance, and greatest denominator, of a snapped constant, nearest first.
 
 float64: 2^-52, two roundings (`1 / N / T` has two). float32: 2^-24, one rounding, else three (autograd divides by the
@@ -165,8 +162,7 @@ class Interpreter(Algebra):
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self.reduced: dict[int, tuple[Combination, str]] = {}
-        self.numbers: dict[int, float] = {}
-        self.locations: dict[int, Location] = {}
+        self.numbers, self.locations = dict[int, float](), dict[int, Location]()
         self.snap = False
         """Whether float constants are read as the rationals that they stand for."""
         self.near: dict[float, Fraction] = {}

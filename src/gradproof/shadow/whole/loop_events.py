@@ -65,10 +65,8 @@ class LoopEvents:
         self.list: list[Event] = []
         self.first = NOWHERE
         self._lines: dict[int, tuple[Any, Location, Location]] = {}
-        self._gradients: dict[int, Any] = {}
-        self._weights: dict[int, Any] = {}
-        self._shapes: set[Any] = set()
-        self._applied: set[int] = set()
+        self._gradients, self._weights = dict[int, Any](), dict[int, Any]()
+        self._shapes, self._applied = set[Any](), set[int]()
 
     def of(self, window: int, *kinds: str) -> list[Event]:
         """The events before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.whole.memory import geometry_of
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
-from gradproof.shadow.whole.unseen import of_an_object
+from gradproof.shadow.whole.unseen import SHOWN, WAYS_OUT, of_an_object, taken
 from gradproof.shadow.whole.values import shared
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from gradproof.shadow.whole.runs import Real
 
 PLAIN = (int, float)
-SHOWN = frozenset({"tolist", "__repr__", "__format__"})
-"""Functions that read the numbers of a tensor, and run no operator for it."""
-LENGTHS = frozenset({"tensor_split", "ctc_loss"})
-"""Functions that read whole numbers of a tensor, and run no operator for it."""
-NUMBERS = (
-    torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__bool__, torch.Tensor.__float__,
-    torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr,
-)  # fmt: skip
-"""What Python reads the numbers of a tensor by."""
 SCALED = frozenset({
     "mul", "mul_", "div", "div_", "true_divide", "true_divide_", "add", "add_", "sub", "sub_", "__mul__", "__rmul__",
     "__imul__", "__truediv__", "__itruediv__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__",
@@ -268,14 +259,11 @@ class Unreading(TorchFunctionMode):
                 return UnknownNumber(engine, whole)
             held = whole.get(engine.terms.one, 0)
             return float(held) if args[0].is_floating_point() else int(held)
-        if func in NUMBERS:
-            engine = self.engine
-            engine.facts.reads.append((engine.location(), f"a tensor by {func.__name__}()"))
-            raise NoNumbers(
-                f"{engine.location()} reads the numbers of a tensor, and in a run without numbers there are none"
-            )
-        if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
+        name = getattr(func, "__name__", "")
+        if name in ("__format__", "__repr__"):
             return "?"
+        if name in WAYS_OUT or taken(name, args, kwargs or {}):
+            self.engine.read_whole(name, args[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -316,9 +304,7 @@ class Reading(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if func is torch.Tensor.__deepcopy__:
             return self._copied(func, *args, **kwargs)
-        lengths = (*args[1:], *kwargs.values()) if name in LENGTHS else ()
-        whole = [one for one in lengths if isinstance(one, torch.Tensor) and not one.is_floating_point()]
-        for tensor in [args[0]] if name in SHOWN else whole:
+        for tensor in taken(name, args, kwargs):
             self.engine.read_whole(name, tensor)
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)

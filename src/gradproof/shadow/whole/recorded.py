@@ -16,12 +16,14 @@ from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
+import numpy
 import torch
 from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-from gradproof.shadow.locations import Location, by_torch, recomputing, stated, user_location
-from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.locations import Location, by_torch, frames, recomputing, stated, user_location
+from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.whole.ahead import MOST, RowsAhead
@@ -32,7 +34,7 @@ from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import OwnBackward, call_site, digest, states
+from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, call_site, digest, reads, states
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
@@ -40,7 +42,7 @@ MICRO = 1 << 20
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
-READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
+READS = frozenset({"_local_scalar_dense", "equal", "allclose", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
@@ -66,34 +68,23 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
-        self.awake = self.closed = False
-        self.runs: list[BackwardPass] = []
-        self.looked: set[int] = set()
-        self.arrived: set[int] = set()
-        self.of_gradients: dict[int, bool] = {}
-        self.used: dict[int, Location] = {}
-        self.joined: set[int] = set()  # what an operator took beside a tensor that requires gradients
-        self.depth, self.thread = 0, get_ident()
-        self.fetch, self.begun, self.ran = 0, False, False
+        self.awake = self.closed = self.begun = self.ran = self.by_pass = False
+        self.depth = self.fetch = self.inside = self.steps = self.since = self.parts = self.applied_of = 0
+        self.runs, self.used, self.alive = list[BackwardPass](), dict[int, Location](), list[torch.Tensor]()
+        self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
+        self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
+        self.thread, self.of_gradients = get_ident(), dict[int, bool]()
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
-        self.marked: set[int] = set()
-        self.given: set[int] = set()  # by a data loader, with gradients on
+        self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
+        self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
         self.ahead = RowsAhead(self.terms)
         self.computed: dict[int, Any] = {}  # storages that were made of data before anything trained
         self.trains = self.taking = False
-        self.by_pass = False
-        self.meetings = Meetings()
-        self._last = (-1, 0)
-        self.inside = self.steps = 0
-        self.own = OwnBackward(self)
-        self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
-        self.reaching: set[int] = set()
-        self.since = self.parts = self.applied_of = 0
         self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
 
@@ -110,6 +101,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if not self.awake and strange is None:
             self.awake = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if self.closed or not self.awake:
+            if not self.closed and (spec := spec_of(func)) is not None:
+                reads(self, func, spec, args, kwargs)
             return func(*args, **kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -117,8 +110,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
         base, tensors = spec.short, tensors_in((args, kwargs))
         self.own.meets(base, tensors)
+        reads(self, func, spec, args, kwargs)
         if base in READS:
-            self._read(base, args[0])
             return func(*args, **kwargs)
         if self.stepping and not self.inside:
             if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
@@ -126,7 +119,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self._between_ranks(func, spec, args, kwargs):
             return func(*args, **kwargs)
-        if self._prepares(spec, base, tensors):
+        if self._prepares(spec, base, tensors, args):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
             return out
@@ -194,13 +187,14 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """The gradients that the parameters have now."""
         return [grad for grad in super().present() if plain(grad)]
 
-    def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
-        """Whether an operator makes or moves data that were not met yet."""
+    def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
+        """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
         if self.inside or any(self.knows(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
-        return base in MOVED
+        loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
+        return base in MOVED or (loads and not self.memory.knows(args[1]))
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""
@@ -213,11 +207,15 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         found = self.fetched.get(tensor.untyped_storage()._cdata)
         return None if found is None or found[0].expired() else found[1]
 
-    def _read(self, base: str, tensor: torch.Tensor) -> None:
-        """A number is read: what follows is about the recorded path."""
-        if not (self.stepping and by_torch()) and self.knows(tensor):
-            self.facts.reads.append((self.location(), base))
-            self.looked.update(term for part in self.value(tensor).parts for term in part)
+    @guarded
+    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
+        """Numbers are read: what follows is about the recorded path. Data are not met by it."""
+        if self.closed or (self.stepping and by_torch()) or by_a_loader():
+            return
+        value = self.value(tensor) if self.awake and plain(tensor) and self.knows(tensor) else None
+        if value is None or not (value.shared and self.laws.constant(value.parts[0])):
+            self.facts.reads.append((self.location(), how))
+            self.looked.update(term for part in (value.parts if value else ()) for term in part)
 
     @guarded
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
@@ -227,19 +225,18 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         super().exported(tensor, found, foreign)
         if self.closed or not self.awake or not self.knows(tensor):
             return
-        self.looked.update(term for part in self.value(tensor).parts for term in part)
         if not self.inside:
             self.keep("tensor", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
 
     @guarded
-    def stored(self, storage: torch.UntypedStorage) -> None:
-        """Python writes a storage by itself, or gives its memory away."""
-        if self.awake and not self.closed:
-            super().stored(storage)
-        else:
+    def stored(self, storage: torch.UntypedStorage, read: bool) -> None:
+        """Python writes a storage by itself, or gets at its numbers."""
+        if self.closed:
             self.seen.left(storage, None)
+        else:
+            super().stored(storage, read)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -257,9 +254,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         held, shape = self.memory.of(tensor), tuple(tensor.shape)
-        part = known(held) and not held.data
-        if not part and (isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
-            made = self.leaf("constant", (self.buffers.get(id(tensor)) or self.name(tensor),), shape)
+        part, loaded = known(held) and not held.data, next(frames()).f_code.co_name == "_load_from_state_dict"
+        if not part and (loaded or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
+            name = digest(tensor) if loaded else self.buffers.get(id(tensor)) or self.name(tensor)
+            made = self.leaf("constant", (name,), shape)
         elif part or self.inside:
             ranks = dist.is_available() and dist.is_initialized()
             other = RANKS if ranks else "a tensor of unknown origin takes part in a backward pass"
@@ -437,7 +435,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     @guarded
     def took(self, batch: Any) -> None:
-        """A data loader gave a batch."""
+        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
+        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
+            self.facts.reads.append((self.location(), "a data loader"))
         tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
         if not tensors or self.closed:
             return

@@ -20,11 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from gradproof.shadow.locations import Location, by_torch, frames, initialising, user_location
-from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, choosing, tensors_in
+from gradproof.shadow.locations import Location, by_torch, initialising, user_location
+from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, read_by, tensors_in
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.engine import NO_NUMBERS, Engine
+from gradproof.shadow.whole import unseen
+from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
@@ -33,13 +34,11 @@ from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
-from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
+from gradproof.shadow.whole.unseen import WAYS_OUT, by_a_loader, call_site, digest, generator_of, of_an_object, states
 from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
-LOADERS = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
-"""Files that read an order of samples."""
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -212,16 +211,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.mark = (self.run, self.group.rank) if self.group.size > 1 else self.run
         self.collectives = Collectives(exchange, self)
         self.assumed.tries = lambda: self.group.size == 1
-        self.state = ""
-        self.draws: dict[tuple[str, int], str] = {}
         self.laws.looked = self._indices
-        self.states: set[tuple[Any, ...]] = set()
-        self.repeats = False
-        self.busy = 0
-        self.passes_before = 0
+        self.state, self.states, self.draws = "", set[tuple[Any, ...]](), dict[tuple[str, int], str]()
+        self.repeats, self.passes_before, self.peak, self.top = False, 0, 0.0, 0.0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
-        self.peak = self.top = 0.0
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -273,12 +267,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             self.lose("a sparse tensor is computed with")
             return func(*args, **kwargs)
-        if base in NO_NUMBERS:
-            with self.aside():
-                self.note(base, tensors[0])
-        for tensor in choosing(func, args):
-            with self.aside():
-                self.note("the shape of a result", tensor)
+        unseen.reads(self, func, spec, args, kwargs)
         if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
@@ -309,8 +298,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.states.add(key)
 
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
-        """Python reads all numbers of a tensor."""
-        if not self.busy and tensor.layout is torch.strided and not within_func(tensor):
+        """Python reads numbers of a tensor."""
+        if tensor.layout is torch.strided and not unseen.inside(tensor):
             with self.aside():
                 self.note(how, tensor)
                 if how == "tolist":
@@ -331,13 +320,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
         value, leaves = self.laws.whole(found, tuple(tensor.shape)), [term for part in found.parts for term in part]
         if self.laws.constant(value):
             return
-        if next(frames()).f_code.co_filename.endswith(LOADERS):
+        if by_a_loader():
             self.terms.orders_by(leaves)
         self.facts.reads.append((self.location(), how))
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))
-        whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
-        if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
+        whole = counts and (tensor.dtype is not torch.bool or how in ("tolist", *WAYS_OUT))
+        if whole and self.terms.plain(value) and how not in ("equal", "allclose", "is_nonzero"):
             self.facts.counted = self.facts.counted or self.location()
 
     def _of_gradients(self, value: Combination) -> bool:
@@ -410,20 +399,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor: what it holds has to stay."""
-        if self.busy:
-            return
         with self.aside():
             value, self.left[tensor.untyped_storage()._cdata] = self.value(tensor), self.location()
             super().exported(tensor, found, foreign)
             if self._escape(value):
                 self.events.add(READ)
-            self.note("numpy", tensor)
             self.keep("tensor", tensor, value)
-
-    def stored(self, storage: torch.UntypedStorage) -> None:
-        """Python writes a storage by itself, or gives its memory away."""
-        if not self.busy:
-            super().stored(storage)
 
     def look(self, *kinds: str) -> None:
         """Keep what the parameters, their gradients and the optimizers hold."""
@@ -441,7 +422,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             if not self.passes:
                 self.begun = {self.name(p): sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             super().begin(roots, *rest)
-            own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
+            own = [root for root in tensors_in(roots) if root.numel() == 1 and not unseen.inside(root)]
             self.events.began(own[0] if own else None)
             for root in own:
                 self.facts.passed[self.window] += float(root)
@@ -524,8 +505,8 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         """Run one operator; real tensors, which the function took from outside, become data."""
         if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
             args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
-        if spec.short in NO_NUMBERS:
-            return self._read(spec.short, args[0])
+        if read_by(func, args):
+            return self.read_whole(spec.short, tensors_in(args)[0])
         self.grads = torch.is_grad_enabled()
         out = super().operate(func, spec, args, kwargs)
         if self.passes and not self.stepping and torch._C._current_graph_task_id() == -1:
@@ -538,14 +519,14 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         self.events.held()
         self.events.began(None)
 
-    def _read(self, base: str, tensor: torch.Tensor) -> Any:
+    def read_whole(self, how: str, tensor: torch.Tensor) -> Any:
         """A number that the laws know; there is no other."""
-        found = number(self.laws, self.value(tensor)) if base == "_local_scalar_dense" else None
+        found = number(self.laws, self.value(tensor)) if how == "_local_scalar_dense" else None
         if found is not None:
             kind = tensor.dtype
             return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.facts.reads.append((self.location(), base))
-        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+        self.facts.reads.append((self.location(), how))
+        raise NoNumbers(f"{how} needs a number, and in a run without numbers there is none")
 
     def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
         """A real tensor, which the function took from outside, as a fake one: it is data."""

@@ -49,13 +49,9 @@ class Terms:
     def __init__(self, named_alike: bool = False) -> None:
         self.keys: list[tuple[str, str]] | None = [] if named_alike else None
         self.known: dict[tuple[Any, ...], int] = {}
-        self.operators: list[str] = []
-        self.attributes: list[tuple[Any, ...]] = []
-        self.kids: list[tuple[int, ...]] = []
-        self.shapes: list[Shape | None] = []
-        self.owners: list[int] = []
-        self.trained: list[bool] = []
-        self.marked: list[bool] = []
+        self.operators, self.attributes = list[str](), list[tuple[Any, ...]]()
+        self.kids, self.shapes, self.owners = list[tuple[int, ...]](), list[Shape | None](), list[int]()
+        self.trained, self.marked = list[bool](), list[bool]()
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
         self.orders: set[str] = set()
         self._below: dict[frozenset[int], set[int]] = {}

@@ -6,13 +6,14 @@ for its memory, as a kernel of an extension does: of it at most SAMPLED elements
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -22,8 +23,8 @@ import torch
 from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gradproof.shadow.locations import Location, frames, user_location
-from gradproof.shadow.ops.schema import spec_of, tensors_in
+from gradproof.shadow.locations import Location, by_torch, frames, user_location
+from gradproof.shadow.ops.schema import Spec, read_by, spec_of, tensors_in
 from gradproof.shadow.record.checksums import BITS, checksum, same
 from gradproof.shadow.whole.memory import dense, weakly
 from gradproof.shadow.whole.terms import NOBODY
@@ -36,13 +37,25 @@ SAMPLED = 1024
 SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcdiv", "pow", "true_divide", "multiply"})
 """Operators that make another gradient of one. What a script logs of a gradient are norms, means and extremes."""
 NUMPY = torch.Tensor.numpy
-WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
+WAYS_OUT = ("numpy", "__array__", "data_ptr", "const_data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
+TAKEN = (
+    (torch.Tensor, "tolist"), (torch._tensor_str, "_str"), (torch, "tensor"), (torch, "as_tensor"),
+    (torch.Tensor, "new_tensor"), (torch, "tensor_split"), (torch.Tensor, "tensor_split"), (torch, "ctc_loss"),
+)  # fmt: skip
+"""Functions that read numbers of tensors, and run no operator for it."""
+SHOWN = frozenset({"tolist", "_str", "__repr__", "__format__"})
+LENGTHS = frozenset({"tensor_split", "ctc_loss"})
+LISTS = frozenset({"tensor", "as_tensor", "new_tensor"})
+"""What such functions read: their first argument, whole numbers among the others, and tensors in lists."""
 UNCOMPILED = "torch.compile changes nothing but rounding: compiled code was followed without its compiler"
 replaced = mock.patch.object
 """An attribute, for a while."""
-OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
-"""Methods of a storage that write, or give its memory away."""
+READING = ("__getitem__", "tolist", "data_ptr", "_write_file", "_share_fd_cpu_", "_share_filename_cpu_")
+WRITING = ("__setitem__", "fill_", "copy_", "byteswap")
+"""Methods of a storage that give its numbers away, and those that write alone."""
+ELEMENTS = ("apply_", "map_", "map2_")
+"""Methods of a tensor that hand each of its numbers to a function, and write what comes back."""
 SERIALIZERS = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
 """Files that take the address of a storage as its name, and write nothing."""
 
@@ -161,6 +174,26 @@ def saved() -> bool:
     return any(known and first.f_code.co_filename.endswith(file) for file, known in to_files)
 
 
+def reads(engine: Engine, func: Any, spec: Spec, args: Any, kwargs: Any) -> None:
+    """An operator gives Python numbers: as its result, by its shape, or in memory that Python can reach."""
+    for tensor in read_by(func, args):
+        engine.read_whole(spec.short, tensor)
+    written = spec.targets(args, kwargs) if spec.written and not engine.stepping else ()
+    if any(map(engine.seen.reach, written)) and not by_torch():
+        engine.facts.reads.append((engine.location(), "memory that Python can reach"))
+        engine.facts.free = True
+
+
+def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors whose numbers a function reads that runs no operator for it."""
+    if name in SHOWN:
+        return [args[0]]
+    given = [*args, *kwargs.values()] if name in LENGTHS | LISTS else []
+    if name in LISTS:
+        return tensors_in([one for one in given if isinstance(one, list | tuple)])
+    return [one for one in given[1:] if isinstance(one, torch.Tensor) and not one.is_floating_point()]
+
+
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
     """At most SAMPLED elements of a tensor, as bits, at an odd distance; all of a tensor that has gaps."""
     size = tensor.numel()
@@ -174,34 +207,48 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 @contextmanager
-def ways_out(
-    left: Callable[[torch.Tensor, Any, bool], None], written: Callable[[torch.UntypedStorage], None]
-) -> Iterator[None]:
-    """`left` is called with each tensor whose memory is given away, and with what was given.
+def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Iterator[None]:
+    """The engine sees numbers that Python reads, or writes, by no operator, while this runs.
 
-    `written` is called with each storage that Python is about to write, or to give away, by itself.
+    `functions`: of TAKEN; where no mode sees them.
     """
 
-    def leaving(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def leaving(name: str, original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if name == "data_ptr" and by_torch() and next(frames()).f_code.co_name != "__cuda_array_interface__":
+            return original(self)  # torch compares addresses
         own = self.layout is torch.strided and not self.is_meta and self.untyped_storage().resizable()
+        engine.read_whole(name, self)
         found = original(self, *args, **kwargs)
-        left(self, found, not own)
+        engine.exported(self, found, not own)
         return found
 
-    def writing(original: Any, self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        written(self)
-        return original(self, *args, **kwargs)
+    def storing(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        for one in (one.untyped_storage() for one in tensors_in((args, kwargs))) if name in ELEMENTS else args[:1]:
+            loads = any(frame.f_code.co_name == "load_tensor" for frame in itertools.islice(frames(), 3))
+            engine.stored(one, name not in WRITING and not loads)
+        return original(*args, **kwargs)
 
-    def followed(holder: Any, name: str, method: Callable[..., Any]) -> Any:
-        original = getattr(holder, name)
-        return replaced(holder, name, lambda *args, **kwargs: method(original, *args, **kwargs))
+    def taking(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        for one in taken(name, args, kwargs):
+            engine.read_whole(name, one)
+        return original(*args, **kwargs)
 
+    def followed(name: str, original: Any, method: Callable[..., Any]) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs) if engine.busy else method(name, original, *args, **kwargs)
+
+        return functools.wraps(original)(call)
+
+    ways: list[tuple[Any, str, Callable[..., Any]]] = [
+        *((torch.UntypedStorage, name, storing) for name in (*READING, *WRITING)),
+        *((torch.Tensor, name, storing) for name in ELEMENTS),
+        *((torch.Tensor, name, leaving) for name in WAYS_OUT),
+        *((holder, "to_dlpack", leaving) for holder in (torch, torch.utils.dlpack)),
+        *((holder, name, taking) for holder, name in functions),
+    ]
     with ExitStack() as stack:
-        for name in OF_STORAGES:
-            stack.enter_context(followed(torch.UntypedStorage, name, writing))
-        for name in WAYS_OUT:
-            stack.enter_context(followed(torch.Tensor, name, leaving))
-        stack.enter_context(followed(torch.utils.dlpack, "to_dlpack", leaving))
+        for holder, name, method in (way for way in ways if hasattr(*way[:2])):
+            stack.enter_context(replaced(holder, name, followed(name, getattr(holder, name), method)))
         yield
 
 
@@ -400,6 +447,11 @@ def call_site() -> str:
     location = user_location()
     at = next((f.f_lasti for f in frames() if f.f_code.co_filename == location.file and f.f_lineno == location.line), 0)
     return f"{location} {at}"
+
+
+def by_a_loader() -> bool:
+    """Whether torch.utils.data reads in which order samples come."""
+    return "torch/utils/data/" in next(frames()).f_code.co_filename
 
 
 BETWEEN_RANKS = ("distributed_c10d.py", "distributed/utils.py")
