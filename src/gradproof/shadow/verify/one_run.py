@@ -24,8 +24,9 @@ from gradproof.shadow.result import NO_LOSS, RECORDED, Result, values_read
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
+from gradproof.shadow.whole.ahead import AHEAD, MICRO
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
-from gradproof.shadow.whole.recorded import MICRO, Recorded
+from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
 MEAN = "they add up to that of a mean"
@@ -268,6 +269,8 @@ class OneRun(Judging):
 
     def sample(self, number: int) -> str:
         """A sample in words."""
+        if number >= AHEAD * MICRO:
+            return f"row {number // MICRO - AHEAD + 1} that was read before a forward pass"
         return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
 
     def number(self, weight: Combination) -> Fraction | None:

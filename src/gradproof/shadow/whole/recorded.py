@@ -26,7 +26,7 @@ from gradproof.shadow.locations import Location, by_torch, frames, recomputing, 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.ahead import MOST, RowsAhead
+from gradproof.shadow.whole.ahead import MICRO, RowsAhead, blocks
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
@@ -37,10 +37,6 @@ from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms
 from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, call_site, digest, reads, states
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
-MICRO = 1 << 20
-"""Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
-UNITS = 32
-"""A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
 READS = frozenset({"_local_scalar_dense", "equal", "allclose", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
@@ -79,9 +75,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
         self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
-        self.ahead = RowsAhead(self.terms)
-        self.computed: dict[int, Any] = {}  # storages that were made of data before anything trained
-        self.trains = self.taking = False
+        self.ahead = RowsAhead(self)
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -133,8 +127,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
-        if base in MOVED and any(t.dim() and 0 < t.shape[0] < self._met_rows() for t in tensors_in(out)):
-            self._begin_anew()
+        if base in MOVED and any(t.dim() and 0 < t.shape[0] < self.ahead.met_rows() for t in tensors_in(out)):
+            self.ahead.begin_anew()
         return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
@@ -161,7 +155,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         tensors = tensors_in((args, kwargs))
         trained = not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if trained:
-            self.trains = self.taking = True
+            self.ahead.trains = self.ahead.taking = True
         found = super().before(spec, args, kwargs)
         if trained:
             self.joined.update(term for value in found.values() for part in value.parts for term in part)
@@ -276,10 +270,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         plain, number = self._number(tensor), self._fetch_of(tensor)
         if plain is not None:
             return plain
-        if number is None and self._reads_ahead(tensor):
-            if tensor.shape[0] > MOST:
-                return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
-            return self.ahead.read(tensor, self._site(), within(tensor))
+        if number is None and self.ahead.reads(tensor):
+            return self.ahead.read(tensor)
         made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
         fetch = self.fetch if number is None else number
         self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
@@ -302,55 +294,18 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 return None
             plain = exact(float(first))
         if plain is not None and (tensor.is_floating_point() or given):
-            self.meetings.one_number(tensor, self._site(), len(self.facts.updates), self.location())
-        made = self.computed.get(tensor.untyped_storage()._cdata)
-        if plain is not None and made is not None and not made.expired():
+            self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
+        if plain is not None and self.ahead.made(tensor):
             self.facts.reads.append((self.location(), "of data"))
         return None if plain is None else self.laws.ones(plain)
 
-    def _reads_ahead(self, tensor: torch.Tensor) -> bool:
-        """Whether integers are met before the forward pass of a micro-batch: it may be that of another one."""
-        self._open()
-        return not (self.taking or tensor.is_floating_point() or not tensor.dim() or not tensor.numel())
-
-    def _met_rows(self) -> int:
-        """How many rows were met before anything trains."""
-        return 0 if self.trains else max(self.rows.get(self.fetch) or 0, self.ahead.most)
-
-    def _begin_anew(self) -> None:
-        """Before anything trains, what was met was no micro-batch if a part of it, or of what it became, is one.
-
-        What was made of it is data, as it would be if it had been made before the optimizer.
-        """
-        for number, held in self.memory.held.items():
-            terms = [term for region in held.regions for part in region.value.parts for term in part]
-            if not held.data and not held.weak.expired() and self.terms.samples(terms):
-                self.computed[number] = held.weak
-        self.memory.held.clear()
-        self.rows.pop(self.fetch, None)
-        self.turns.clear()
-        self.used.clear()
-        self.meetings, self.ahead = Meetings(), RowsAhead(self.terms)
-
-    def _begins(self, number: int) -> None:
-        """A micro-batch begins. What was read ahead was its own, or is met anew by the one that takes it."""
-        rows = self.rows.get(number)
-        owners = range(number * MICRO, number * MICRO + blocks(rows or 1))
-        own, tensors = self.ahead.begins(rows, owners)
-        for tensor in tensors:
-            value = self.memory.read(tensor)
-            if own and value is not None:
-                self.meetings.data(tensor, value, len(self.facts.updates), number, self.location())
-            elif not own:
-                self.memory.of(tensor).views.clear()
-
-    def _open(self) -> int:
+    def opened(self) -> int:
         """The present micro-batch; another one where a backward pass has ended since the last.
 
         Data that were met before are met anew: the same rows in another micro-batch are samples of that one.
         """
         if self.ran:
-            self.fetch, self.begun, self.ran, self.taking = self.fetch + 1, False, False, False
+            self.fetch, self.begun, self.ran, self.ahead.taking = self.fetch + 1, False, False, False
             for number, held in self.memory.held.items():
                 if held.data and number not in self.fetched:
                     held.views.clear()
@@ -362,13 +317,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         Labels that were flattened have several rows a sample.
         """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
-        number = self._open() if given is None else given
-        if given is None and shape and shape[0] < (0 if self.trains else self.rows.get(number) or 0):
-            self._begin_anew()
+        number = self.opened() if given is None else given
+        if given is None and shape and shape[0] < self.ahead.table_rows():
+            self.ahead.begin_anew()
         if number not in self.rows:
             self.rows[number] = shape[0] if shape else None
         if given is None:
-            self._begins(number)
+            self.ahead.begins(number)
         rows = self.rows[number]
         axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
         labels = len(shape) == 1 and not tensor.is_floating_point()
@@ -380,7 +335,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
             return self.leaf("constant", (digest(tensor),), shape)
-        gradients, slot = torch.is_grad_enabled(), self._site()
+        gradients, slot = torch.is_grad_enabled(), self.site()
         count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
         size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
         first = self.turns[number, slot]
@@ -396,7 +351,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
         return self.data(names, owners[0], size, axis)
 
-    def _site(self) -> str:
+    def site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
         same = self._last[0] == self.facts.operators
         self._last = (self.facts.operators, self._last[1] + 1 if same else 0)
@@ -410,16 +365,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if not self.awake or self.closed:
             return
         if torch.is_grad_enabled():
-            self._open()
+            self.opened()
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        if given[:1] and given[0].dim() and given[0].shape[0] < (0 if self.trains else self.rows.get(self.fetch) or 0):
-            self._begin_anew()
+        if given[:1] and given[0].dim() and given[0].shape[0] < self.ahead.table_rows():
+            self.ahead.begin_anew()
         first = next((t for t in given if t.dim() and (self.ahead.just_read(t) or not self.knows(t))), None)
         if first is None:
             return
         number = self._fetch_of(first)
         if number is None:
-            number = self._open()
+            number = self.opened()
             if self.begun:
                 self.fetch += 1
                 number = self.fetch
@@ -427,8 +382,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
         self.rows.setdefault(number, None if single else first.shape[0])
-        self.trains = self.taking = True
-        self._begins(number)
+        self.ahead.trains = self.ahead.taking = True
+        self.ahead.begins(number)
         self.facts.operators += 1
         for tensor in given:
             self.value(tensor)
@@ -441,10 +396,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
         if not tensors or self.closed:
             return
-        if not self.trains and any(map(self.knows, tensors)):
-            self._begin_anew()
+        if not self.ahead.trains and any(map(self.knows, tensors)):
+            self.ahead.begin_anew()
         self.ran = True
-        number = self._open()
+        number = self.opened()
         self.marked.add(number)
         if torch.is_grad_enabled():
             self.given.add(number)
@@ -616,10 +571,3 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         owner = NOBODY if constant else self.fetch * MICRO + MICRO - 1
         key = ("left", self.parts, self.made["left", 0])
         return shared(self.terms.of(self.terms.make("unknown", key, (), shape, owner)))
-
-
-def blocks(rows: int) -> int:
-    """In how many blocks the rows of a micro-batch are followed."""
-    if rows <= UNITS:
-        return max(rows, 1)
-    return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
