@@ -219,7 +219,7 @@ def test_a_trace_is_drawn_for_each_mutant_that_carries_one(green: Report) -> Non
     assert page.count('<details class="trace">') == len(shown) > 0
     [drawing, *_] = re.findall(r'<details class="trace">.*?</details>', page, re.DOTALL)
     assert "onto a stale gradient" in drawing
-    assert 'stroke="#c62828"' in drawing
+    assert '<li class="broken">✕ ' in drawing
     assert "step X accumulate ! step" in text
     assert re.search(r"\b2 accumulate: onto .*; 3 step: it", text)
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from gradproof import __version__
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
-from gradproof.core.timeline import as_lines, as_svg
+from gradproof.core.timeline import as_lines
 from gradproof.report import charts, rounding, stories, text as fmt, views
 from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
 
@@ -122,7 +122,7 @@ def environment() -> Environment:
     )
     env.globals.update(style=style, VERSION=__version__)
     env.tests["wrong"] = stories.wrong
-    env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
+    env.globals.update(rounding=rounding, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
     return env
 
