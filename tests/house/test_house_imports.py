@@ -37,7 +37,7 @@ RUN_PATH = tuple(
         "execution.methods.observe", "execution.methods.gate",
     )
 )  # fmt: skip
-RENDERERS = tuple(f"gradproof.report.formats.{name}" for name in ("summary", "markdown", "jsonreport", "html"))
+RENDERERS = tuple(f"gradproof.report.formats.{name}" for name in ("summary", "markdown", "html"))
 
 
 def python(text: str) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
@@ -290,10 +290,10 @@ def writing(path: Path) -> Iterator[None]:
         raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
 
 
-MODULE: Mapping[str, str] = {"json": "jsonreport", "md": "markdown", "html": "html"}
+RENDERERS = {"json": "consistency:as_json", "md": "formats.markdown:render", "html": "formats.html:render"}
 
 
 def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
     """The renderer of a format: json, md or html. Its module is imported when it is first asked for."""
-    renderer: Callable[[Mapping[str, Any]], str] = import_module(f"gradproof.report.formats.{MODULE[name]}").render
+    renderer: Callable[[Mapping[str, Any]], str] = resolve_name(f"gradproof.report.{RENDERERS[name]}")
     return renderer
