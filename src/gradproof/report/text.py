@@ -174,17 +174,27 @@ def heads(ids: Iterable[str]) -> str:
     return counted(name.partition("@")[0] for name in ids)
 
 
-GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
+GLOSSARY, ERRORS = "docs/glossary.md", "docs/errors.md"
+"""Tables of words of outputs and docs, several with one meaning by commas, with an example; and of error codes."""
 
 
 @cache
-def glossary() -> dict[str, tuple[str, str]]:
-    """The words with meaning and example, from the page that comes with the reference workspace."""
+def rows_of(page: str) -> dict[str, tuple[str, str]]:
+    """The first cells of a table of three columns with both others, from a page beside the reference workspace."""
     root = reference()
-    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
+    lines = [] if root is None else (root / page).read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
+    return {first: (second, third) for first, second, third in rows if first not in ("word", "code")}
+
+
+def glossary() -> dict[str, tuple[str, str]]:
+    """The words with meaning and example."""
+    return rows_of(GLOSSARY)
+
+
+def error_codes() -> dict[str, tuple[str, str]]:
+    """Every stable error code: what it means and what to do."""
+    return rows_of(ERRORS)
 
 
 # -- Markdown of GitHub's dialect, and how it is shown.
