@@ -212,16 +212,20 @@ def show(
 def rendered(found: Verification, format_: str, much: str | None = None) -> str:
     """The verification in a format."""
     import json
-    from importlib import import_module
 
     from gradproof.report.formats import brief, step
     from gradproof.shadow.result import to_json
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if format_ in ("html", "junit", "sarif", "github"):
-        module = {"html": "page"}.get(format_, format_)
-        made: str = import_module(f"gradproof.report.formats.{module}").of_step(found)
+    if format_ == "html":
+        from gradproof.report.formats import page
+
+        return page.of_step(found)
+    if format_ in ("junit", "sarif", "github"):
+        from gradproof.report.formats import ci
+
+        made: str = getattr(ci, f"{format_}_of_step")(found)
         return made
     if format_ == "md":
         return step.render_markdown(found)
