@@ -12,8 +12,6 @@ from gradproof.cli.options import output_format, place, running, selecting, shar
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gradproof.session import Options
 
 
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 @sharding
 @output_format("text", "json")
 @with_options
-def command(options: Options, quiet: bool, format_: str, shard: str | None, shard_seconds: Path | None) -> int:
+def command(options: Options, quiet: bool, format_: str, shard: str | None) -> int:
     """Run the proofs (Z3, CrossHair, the recorded step), and the claims of the stubs that they rest on."""
     kinds = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
     layers = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
-    return some(options, kinds, layers, layers, quiet, format_, shard, shard_seconds)
+    return some(options, kinds, layers, layers, quiet, format_, shard)
 
 
 def some(
@@ -39,7 +37,6 @@ def some(
     quiet: bool,
     format_: str,
     shard: str | None,
-    shard_seconds: Path | None,
 ) -> int:
     """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
     from gradproof.cli.outputs import open_session, problems, selection
@@ -48,7 +45,7 @@ def some(
     from gradproof.verdict.plan import Policy
 
     session = open_session(options)
-    chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)
+    chosen = sharded(session.selected(kinds, layers), shard)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
@@ -74,9 +71,7 @@ LAYERS = {"cpu": (Layer.CPU,), "cuda": (Layer.CUDA,), "all": (Layer.CPU, Layer.C
 @sharding
 @output_format("text", "json")
 @with_options
-def run_tests(
-    options: Options, device: str, quiet: bool, format_: str, shard: str | None, shard_seconds: Path | None
-) -> int:
+def run_tests(options: Options, device: str, quiet: bool, format_: str, shard: str | None) -> int:
     """Run the falsification tests on real PyTorch.
 
     Evidence of CUDA runs goes to reports/gpu, to be committed. With --device all, a missing GPU leaves the
@@ -84,4 +79,4 @@ def run_tests(
     """
     layers = LAYERS[device]
     demanded = layers if device != "all" or options.profile == "release" else (Layer.CPU,)
-    return some(options, (Kind.TORCH,), layers, demanded, quiet, format_, shard, shard_seconds)
+    return some(options, (Kind.TORCH,), layers, demanded, quiet, format_, shard)
