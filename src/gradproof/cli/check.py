@@ -1,4 +1,4 @@
-"""`gradproof check` and `gradproof watch`: a training step as it really runs, and a whole script."""
+"""`gradproof check`, `watch` and `demo`: a training step as it really runs, a whole script, and an example of both."""
 
 from __future__ import annotations
 
@@ -289,3 +289,44 @@ def _near(words: Sequence[str]) -> list[str]:
         return []
     known = [name for parameter in watch.params for name in parameter.opts if name.startswith("--")]
     return difflib.get_close_matches(words[0].partition("=")[0], known)
+
+
+# -- `gradproof demo`: a wrong loop, its verdict, the fix, and the verdict again, in a temporary folder.
+
+TARGET = "train.py:train"
+
+
+@click.command("demo")
+def demo() -> int:
+    """Show what `check` says of a wrong training loop, and of the same loop with one line corrected.
+
+    It takes some seconds, needs PyTorch, and leaves no file behind.
+    """
+    from contextlib import chdir
+
+    from gradproof.core.outcome import EXIT_CODE, Exit
+    from gradproof.extras.selftest import LOOP, RIGHT, WRONG
+
+    need(STEP, "to verify a training step")
+    with tempfile.TemporaryDirectory(prefix="gradproof-demo-") as folder, chdir(folder):
+        click.echo("A training loop that runs without an error, train.py:\n")
+        for i, line in enumerate(LOOP.splitlines(), 1):
+            click.echo(f"{i:>4} | {line}".rstrip())
+        found = [_shown(LOOP)]
+        click.echo("\nThe fix is one line:\n")
+        click.secho(f"-{WRONG}", fg="red", nl=False)
+        click.secho(f"+{RIGHT}", fg="green", nl=False)
+        found.append(_shown(LOOP.replace(WRONG, RIGHT)))
+    if found != [EXIT_CODE[Exit.BROKEN], EXIT_CODE[Exit.MET]]:
+        click.echo(f"the demo expects exit codes 1 and 0, and got {found}: run gradproof doctor", err=True)
+        return EXIT_CODE[Exit.CRASH]
+    click.echo("\nnow yours: gradproof check FILE.py:FUNCTION")
+    return 0
+
+
+def _shown(text: str) -> int:
+    """The exit code of `gradproof check` on this text, after its output."""
+    Path("train.py").write_text(text, encoding="utf-8")
+    click.echo(f"\n$ gradproof check {TARGET}")
+    code: int = command.main([TARGET], prog_name="gradproof check", standalone_mode=False)
+    return code
