@@ -6,7 +6,6 @@ import gc
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,25 +18,6 @@ from gradproof.core.outcome import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENVIRONMENT = {n: f"GRADPROOF_{n.upper()}" for n in ("profile", "jobs", "time_limit", "memory_limit", "baseline")}
-
-
-class Renamed(click.Option):
-    """An option whose `old` names work as before, and are not shown."""
-
-    def __init__(self, declared: Sequence[str], old: Sequence[str] = (), **given: Any) -> None:
-        super().__init__([*declared, *old], **given)
-        self.old = frozenset(old)
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The row of the help, with the names of today."""
-        shown = copy(self)
-        shown.opts = [name for name in self.opts if name not in self.old]
-        return super(Renamed, shown).get_help_record(ctx)
-
-
-def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
-    """An option that was called `old` before."""
-    return click.option(*names, cls=Renamed, old=[old], **given)
 
 
 SOON, LATE = 2.0, 30.0
