@@ -53,11 +53,6 @@ class Timeline:
             raise ValueError("a timeline needs an event")
 
     @property
-    def lanes(self) -> tuple[str, ...]:
-        """Kinds of events, in order of first appearance."""
-        return tuple(dict.fromkeys(t.event for t in self.ticks))
-
-    @property
     def faults(self) -> tuple[tuple[int, Tick], ...]:
         """The ticks with something wrong, with their numbers from 1."""
         return tuple((i, t) for i, t in enumerate(self.ticks, 1) if t.words)
