@@ -91,14 +91,15 @@ def _tolerance(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     text = value.text if isinstance(value, Exact) else value
+    expected = f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}"
     if isinstance(text, bool) or not isinstance(value, (int, float, Exact)):
-        raise wrong("GP104", "a number of seconds")
+        raise wrong("GP104", expected)
     try:
         number = exact(str(text))
     except ValueError:
         number = Fraction(0)
     if not 0 < number <= MAX_TIME_LIMIT:
-        raise wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
+        raise wrong("GP107", expected)
     return float(number)
 
 
