@@ -169,9 +169,13 @@ SCRIPTS = (
         *X, "train_enwik8_lejepa_style.py", bytes_of_text, SMALL,
         {
             PUBLISHED: ("", REFUTED, "GA-DATA-001"),
+            "a backward pass of each": (
+                "s|^        if exists(gradient_accumulate_every):|    &|; "
+                "s|^            accelerator.backward|    &|", OPEN, "GA-EQ-001"),
         },
         note="As published, the backward pass stands behind the loop over micro-batches, so that three of four are "
-        "dropped. `watch` names the line of the forward pass.",
+        "dropped. `watch` names the line of the forward pass. Its regularizer is a statistic of a whole "
+        "micro-batch and no sum over samples, so that a backward pass of each is not shown to be the full batch's.",
     ),
 )  # fmt: skip
 
