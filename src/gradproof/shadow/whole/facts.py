@@ -66,6 +66,11 @@ class Update:
     window: int = 0
     part: int = 0
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether every learning rate is 0, as at the begin of a warm-up: such a step moves nothing, and is a step."""
+        return bool(self.rates) and not any(self.rates)
+
 
 @dataclass(slots=True)
 class BackwardPass:

@@ -124,6 +124,13 @@ class Called(Engine):  # type: ignore[no-untyped-call]
                 region.value = self.value(parameter)
                 held.views.clear()
 
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, by its learning rates; one without a number is NaN."""
+        super().before_step(optimizer)
+        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        numbers = [self.constants or not isinstance(rate, torch.Tensor) for rate in rates]
+        self.facts.updates[-1].rates = [float(r) if known else math.nan for r, known in zip(rates, numbers, strict=True)]
+
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
         self.stepped_by_hand()
@@ -471,7 +478,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             own = params_of(optimizer)
             self.events.stepping(own)
             update = self.facts.updates[-1]
-            update.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
             self.peak *= largest([*update.numbers.values()]) / self.top if self.top else 1.0
             self._stepping(update, own)
 
