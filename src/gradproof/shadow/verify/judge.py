@@ -21,7 +21,7 @@ from gradproof.shadow.verify.losses import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.whole.loop_events import BACKWARD, READ
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
+from gradproof.shadow.whole.terms import COMPUTED, NOBODY, NORMS, UNIT, Combination, Terms, multiplied, ratio
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -236,6 +236,9 @@ class Judge(Judging):
             if self.foreign(term for value in update.gradients.values() for term in value):
                 reason = "a gradient is scaled by a number that is made of other samples than those of its window"
                 yield reason, update.location
+        for root in self._scaled_by_all_data():
+            reason = "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
+            yield reason, root
         if self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             yield reason, next(iter(ours.lines), last)
@@ -275,6 +278,14 @@ class Judge(Judging):
         bared = [self.terms.bare(term) for term in summands]
         scalars = {scalar for _, powers in bared for scalar in powers}
         return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
+
+    def _scaled_by_all_data(self) -> Iterator[Location]:
+        """Lines of what a number scales that was computed from all data: it may be a count, which is a window's own."""
+        values = [value for update in self.updates for value in update.gradients.values()]
+        losses = {s for own in self.facts.roots.values() for root in own for t in root for s in self.terms.bare(t)[1]}
+        common = self.terms.common(dict.fromkeys((term for value in values for term in value), UNIT))
+        if any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common)):
+            yield next(iter(self.facts.lines), self.updates[0].location)
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""

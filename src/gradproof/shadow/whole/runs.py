@@ -32,12 +32,14 @@ from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import NoNumbers
-from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
+from gradproof.shadow.whole.terms import COMPUTED, UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import call_site, digest, generator_of, inside as within_func, of_an_object, states
 from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
+LARGEST = "the largest label"
+"""What the length of a bincount is read from; it counts no labels."""
 LOADERS = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
 """Files that read an order of samples."""
 
@@ -64,6 +66,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.widths: set[int] = set()
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
+        self.tables: dict[str, list[frozenset[int]]] = {}
+        """What has more rows than a window has samples, by what `Hints` call it: the leaves, each time it was met."""
+        self.looked_up: set[str] = set()
+        """Of these, what an embedding looked rows up in."""
         self.laws.snap, self.laws.integers = hints.snap, hints.integers
         self.events = LoopEvents(self)
         self.pending: Update | None = None
@@ -73,6 +79,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
+        value = self._before_training(tensor, value) if self.most < math.inf and not self.declared else value
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
         made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
         scalars = made - self.facts.scaled.keys()
@@ -82,6 +89,19 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             self.memory.write(tensor, value)
         else:
             super().put(tensor, value)
+
+    def _before_training(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Numbers of more rows than a window has, before any parameter was used: one constant, as a mean of all data.
+
+        It is named by its definition, so that two runs have one constant only where they computed the same.
+        """
+        (part, *more), terms, shape = value.parts, self.terms, tuple(tensor.shape)
+        if more or not value.shared or not terms.plain(part) or len(terms.samples(part)) <= self.most:
+            return value
+        if tensor.numel() == 1 and not tensor.is_floating_point():
+            return value
+        self.facts.fixed.setdefault(self.location())
+        return self.leaf(COMPUTED[terms.counting(part)], (terms.order(terms.named(part, shape)),), shape)
 
     def _by_hand(self, tensor: torch.Tensor) -> bool:
         """Whether the function writes a parameter itself.
@@ -151,6 +171,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
+                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
@@ -171,9 +192,14 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
             self.fixed[name] = axis is None or taken
             if self.fixed[name]:
+                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self.leaf("constant", (name,), shape)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
-        return self.data([(*name, within) for name in names], before + first, size, axis)
+        made = self.data([(*name, within) for name in names], before + first, size, axis)
+        if rows > self.most:
+            key = site if real is None else f"{real.dtype} {digest(real)}"
+            self.tables.setdefault(key, []).append(frozenset(leaf for part in made.parts for leaf in part))
+        return made
 
     def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
         """What data of a line are called, and from which number on their samples are counted."""
@@ -245,7 +271,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         grad, self.running = torch.is_grad_enabled(), spec.short
         self.grads = grad
         with self.aside(), torch.set_grad_enabled(grad):
-            return super().before(spec, args, kwargs)
+            values = super().before(spec, args, kwargs)
+        if spec.short == "embedding":
+            leaves = {term for part in values[id(args[0])].parts for term in part}
+            self.looked_up |= {key for key, met in self.tables.items() if any(rows & leaves for rows in met)}
+        return values
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results."""
@@ -285,7 +315,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.note(base, tensors[0])
         for tensor in choosing(func, args):
             with self.aside():
-                self.note("the shape of a result", tensor)
+                self.note(LARGEST if base == "bincount" else "the shape of a result", tensor)
         if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
@@ -344,7 +374,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))
         whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
-        if whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}:
+        if whole and self.terms.plain(value) and how not in NO_NUMBERS | {LARGEST} - {"_local_scalar_dense"}:
             self.facts.counted = self.facts.counted or self.location()
 
     def _of_gradients(self, value: Combination) -> bool:
