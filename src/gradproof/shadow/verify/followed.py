@@ -187,7 +187,7 @@ def _whole(run: Followed, met: Sequence[frozenset[int]]) -> bool:
     for update in updates:
         reached = terms.reached(term for value in update.gradients.values() for term in value)
         inside = [rows for rows in met if rows & reached]
-        if not inside or any(not rows <= reached or not terms.alike(rows, reached) for rows in inside):
+        if not inside or not all(terms.alike(rows, reached) for rows in inside):
             return False
     return bool(updates)
 

@@ -237,7 +237,9 @@ class Judge(Judging):
                 reason = "a gradient is scaled by a number that is made of other samples than those of its window"
                 yield reason, update.location
         for root in self._scaled_by_all_data():
-            reason = "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
+            reason = (
+                "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
+            )
             yield reason, root
         if self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"

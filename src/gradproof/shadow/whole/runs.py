@@ -38,8 +38,6 @@ from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
-LARGEST = "the largest label"
-"""What the length of a bincount is read from; it counts no labels."""
 LOADERS = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
 """Files that read an order of samples."""
 
@@ -79,7 +77,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
-        value = self._before_training(tensor, value) if self.most < math.inf and not self.declared else value
+        value = self._of_all_data(tensor, value) if self.tables else value
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
         made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
         scalars = made - self.facts.scaled.keys()
@@ -90,8 +88,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         else:
             super().put(tensor, value)
 
-    def _before_training(self, tensor: torch.Tensor, value: Value) -> Value:
-        """Numbers of more rows than a window has, before any parameter was used: one constant, as a mean of all data.
+    def _of_all_data(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Numbers that are made of all rows of tables, and of no parameter, are one constant: a mean of all data.
 
         It is named by its definition, so that two runs have one constant only where they computed the same.
         """
@@ -99,6 +97,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if more or not value.shared or not terms.plain(part) or len(terms.samples(part)) <= self.most:
             return value
         if tensor.numel() == 1 and not tensor.is_floating_point():
+            return value
+        made, whole = {*terms.found(part, ("data",))}, [rows for met in self.tables.values() for rows in met]
+        if made != set[int]().union(*(rows for rows in whole if rows <= made)):
             return value
         self.facts.fixed.setdefault(self.location())
         return self.leaf(COMPUTED[terms.counting(part)], (terms.order(terms.named(part, shape)),), shape)
@@ -149,7 +150,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         super().before_step(optimizer)
         rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
         numbers = [self.constants or not isinstance(rate, torch.Tensor) for rate in rates]
-        self.facts.updates[-1].rates = [float(r) if known else math.nan for r, known in zip(rates, numbers, strict=True)]
+        self.facts.updates[-1].rates = [
+            float(r) if known else math.nan for r, known in zip(rates, numbers, strict=True)
+        ]
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
@@ -315,7 +318,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.note(base, tensors[0])
         for tensor in choosing(func, args):
             with self.aside():
-                self.note(LARGEST if base == "bincount" else "the shape of a result", tensor)
+                self.note(base if base == "bincount" else "the shape of a result", tensor)
         if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
@@ -374,7 +377,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))
         whole = counts and (tensor.dtype is not torch.bool or how in ("numpy", "tolist"))
-        if whole and self.terms.plain(value) and how not in NO_NUMBERS | {LARGEST} - {"_local_scalar_dense"}:
+        if whole and self.terms.plain(value) and how not in {*NO_NUMBERS, "bincount"} - {"_local_scalar_dense"}:
             self.facts.counted = self.facts.counted or self.location()
 
     def _of_gradients(self, value: Combination) -> bool:

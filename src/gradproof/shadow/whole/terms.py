@@ -236,7 +236,7 @@ class Terms:
         return self._walked(terms, lambda term: () if self.operators[term] == "state" else self.kids[term])
 
     def alike(self, leaves: Collection[int], reached: Iterable[int]) -> bool:
-        """Whether as many of some terms are made from each of these leaves. `reached`: with all that they are made of."""
+        """Whether as many terms are made from each of these leaves. `reached`: with all that terms are made of."""
         bits = {leaf: 1 << at for at, leaf in enumerate(leaves)}
         whole, made, counts = (1 << len(bits)) - 1, dict[int, int](), Counter[int]()
         for term in sorted(reached):  # a term comes after those that it is made of
