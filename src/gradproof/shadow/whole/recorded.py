@@ -78,6 +78,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
+        self.modes: dict[int, bool] = {}  # by micro-batch: whether its model was in training mode
         self.given: set[int] = set()  # by a data loader, with gradients on
         self.by_pass = False
         self.meetings = Meetings()
@@ -360,6 +361,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.begun = True
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
+        self.modes.setdefault(number, module.training)
         self.rows.setdefault(number, None if single else first.shape[0])
         self.facts.operators += 1
         for tensor in given:
