@@ -245,3 +245,34 @@ def test_a_table_that_python_indexes_is_not_shown_to_be_a_constant() -> None:
         data.inputs = lambda rows, at: rows + table[ids[at]]
 
     assert checked(indexed).outcome is UNKNOWN
+
+
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("tables", [False, True])
+def test_samples_in_any_order_are_one_micro_batch_below_fp32(tables: bool, summed: bool) -> None:
+    """Samples 5 and 2 are of one micro-batch where the loop takes them together."""
+
+    def train(run: Run) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1).to(torch.bfloat16 if summed else torch.float32)
+        x, order = torch.randn(run.samples, 8), torch.randperm(run.samples)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, rows in enumerate(order.split(run.micro_batch_size), 1):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(x[rows]).square().mean() / run.accum_steps
+            loss.backward()
+            if number % run.accum_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = check_whole(train, "train", Request(tables=tables)).result("GA-INV-004")
+    assert found.outcome is (REFUTED if summed else HOLDS), found.reason
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_largest_score_is_a_label_that_counts(right: bool) -> None:
+    def scored(data: Data) -> None:
+        data.y = (data.x @ torch.randn(8, CLASSES)).argmax(1)
+
+    found = checked(scored, (lambda n: 1 / n) if right else (lambda _: 1.0))
+    assert found.outcome is (HOLDS if right else REFUTED), said(found)

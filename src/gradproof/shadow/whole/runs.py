@@ -64,10 +64,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.widths: set[int] = set()
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
-        self.tables: dict[str, list[frozenset[int]]] = {}
-        """What has more rows than a window has samples, by what `Hints` call it: the leaves, each time it was met."""
-        self.looked_up: set[str] = set()
-        """Of these, what an embedding looked rows up in."""
+        self.tables: dict[str, list[frozenset[int]]] = {}  # leaves of what has more rows than a window, by its hint
+        self.looked_up: set[str] = set()  # of these, what an embedding looked rows up in
         self.laws.snap, self.laws.integers = hints.snap, hints.integers
         self.events = LoopEvents(self)
         self.pending: Update | None = None
@@ -94,15 +92,18 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         It is named by its definition, so that two runs have one constant only where they computed the same.
         """
         (part, *more), terms, shape = value.parts, self.terms, tuple(tensor.shape)
-        if more or not value.shared or not terms.plain(part) or len(terms.samples(part)) <= self.most:
-            return value
-        if tensor.numel() == 1 and not tensor.is_floating_point():
+        count = tensor.numel() == 1 and not tensor.is_floating_point()
+        if count or more or not value.shared or not terms.plain(part) or len(terms.samples(part)) <= self.most:
             return value
         made, whole = {*terms.found(part, ("data",))}, [rows for met in self.tables.values() for rows in met]
         if made != set[int]().union(*(rows for rows in whole if rows <= made)):
             return value
         self.facts.fixed.setdefault(self.location())
         return self.leaf(COMPUTED[terms.counting(part)], (terms.order(terms.named(part, shape)),), shape)
+
+    def several(self, samples: set[int]) -> bool:
+        """Whether samples, which may be taken in any order, are more than a micro-batch has."""
+        return len(samples) > self.every
 
     def _by_hand(self, tensor: torch.Tensor) -> bool:
         """Whether the function writes a parameter itself.
@@ -149,10 +150,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """An optimizer is about to step, by its learning rates; one without a number is NaN."""
         super().before_step(optimizer)
         rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
-        numbers = [self.constants or not isinstance(rate, torch.Tensor) for rate in rates]
-        self.facts.updates[-1].rates = [
-            float(r) if known else math.nan for r, known in zip(rates, numbers, strict=True)
-        ]
+        unknown = () if self.constants else torch.Tensor
+        self.facts.updates[-1].rates = [math.nan if isinstance(rate, unknown) else float(rate) for rate in rates]
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
