@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradproof import cli
 from gradproof.cli.check import _of_script
@@ -211,9 +212,10 @@ def test_nothing_is_decided_of_runs_that_begin_otherwise(
 
 
 def begun(weights: str, *windows: str) -> ShortRun:
-    """A run that began with these weights, and whose windows took these samples."""
+    """A run that began with these weights, and whose windows took these samples; "A" has the numbers of "a"."""
     made = ShortRun(len(windows))
     made.weights, made.samples, made.complete = [*weights], [[*one] for one in windows], True
+    made.numbers = {name: torch.tensor([float(ord(name.lower()))]) for name in "".join(windows)}
     return made
 
 
@@ -227,6 +229,10 @@ def begun(weights: str, *windows: str) -> ShortRun:
         (begun("w", "acb", "efgh"), "samples: 1 of window 1 are"),
         (begun("w", "abce", "efgh"), "samples: 2 of window 1 are"),
         (begun("w", "aabcd", "efgh"), "samples: 1 of window 1 are"),
+        (begun("w", "AbCd", "efgh"), ""),  # rounded otherwise
+        (begun("w", "Abce", "efgh"), "samples: 4 of window 1 are"),
+        (begun("w", "BAcd", "efgh"), "samples: 4 of window 1 are"),
+        (begun("w", "ABc", "efgh"), "samples: 5 of window 1 are"),
         (begun("v", "abcd", "efgh"), "weights"),
         (begun("ww", "abcd", "efgh"), "weights"),
     ],
@@ -330,3 +336,29 @@ def test_options_that_do_not_belong_together(
     (folder / "train.py").write_text(FLAT)
     assert cli.dispatch(["check", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+CLASSES = (
+    ("targets = torch.randn(64, 8), torch.randn(64, 1)", "labels = torch.randn(64, 8), torch.randint(0, 12, (64,))"),
+    ("nn.Linear(8, 1))", "nn.Linear(8, 12))"),
+    ("nn.functional.mse_loss(model(inputs[batch]), targets[batch])", "loss_of(model(inputs[batch]), labels[batch])"),
+    ("for i, batch", "loss_of = nn.CrossEntropyLoss(weight, reduction='none')\nfor i, batch"),
+    ("(loss / args", "loss = loss.mean()\n    (loss / args"),
+    ("        optimizer.zero_grad()\n", "        optimizer.zero_grad()\n        warm.step()\n"),
+    (
+        "order = ",
+        "warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)\n"
+        "inputs = (inputs - inputs.mean(0)) / inputs.std(0)\n"
+        "weight = 64 / (1 + torch.bincount(labels, minlength=12).float())\norder = ",
+    ),
+)
+"""A classifier with class weights and inputs from the whole data set, and a warm-up that begins at learning rate 0."""
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_script_with_statistics_of_its_data_and_a_warm_up(folder: Path, right: bool) -> None:
+    text = changed(*CLASSES)
+    done = checked(folder, text if right else text.replace("loss / args.accumulate", "loss"), ACCUM, BATCH)
+    assert done.code == (0 if right else 1), done.out + done.err
+    assert len(done.out.splitlines()) <= (12 if right else 25)
+    assert ("constants of both runs, and no samples" in done.out) or not right

@@ -50,6 +50,10 @@ OTHER = {
     "    for _ in range(3):\n        x, y = next(batches)\n        print(float((model(x) - y).detach().mean()))",
     "validation without gradients": "    for _ in range(3):\n        with torch.no_grad():\n"
     "            loss_of(*next(batches))\n    (loss_of(*next(batches)) / 4).backward()",
+    "a validation in another mode": LOOP.replace("_ in", "part in").replace(
+        "        loss", "        model.train(part == 3)\n        loss"
+    )
+    + "    (loss / 4).backward()",
     "the same batch again": "    one = next(batches)\n"
     + LOOP.replace("next(batches)", "one")
     + "    (loss / 4).backward()",

@@ -17,7 +17,7 @@ DECIDED = {
     "flat_by_cat", "foreach_lists", "pos_weight_alone", "pos_weight", "python_list", "index_list",
     "image_mean", "image_mean_numpy", "mask_times_loss", "prefetched", "validated", "two_epochs",
     "sharpness_aware", "sharpness_aware_class", "validated_from_one_line", "labels_ahead", "picked_globally",
-    "listed_by_hand", "main_grad_views", "listed", "main_grad", "padded_buffer",
+    "listed_by_hand", "main_grad_views", "listed", "main_grad", "padded_buffer", "shuffled_epochs",
 }  # fmt: skip
 """Right loops that hold today. Others are undecided, with the reason."""
 BLIND = {

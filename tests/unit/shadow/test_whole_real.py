@@ -438,3 +438,47 @@ def test_the_operators_of_each_micro_batch_are_compared(other: bool, same: bool)
 
     said = [one for one in check_whole(turns, "step", Request()).assumptions if "micro-batches as in this run" in one]
     assert [("the same operators" in one, "other operators" in one) for one in said] == [(same, not same)]
+
+
+def warmed_up(run: Run, first: float = 0.0, put_back: bool = False, zero: bool = True, each: bool = False) -> None:
+    """A warm-up that begins at rate `first`, and grows by 0.1 from step to step."""
+    model, optimizer, x, y = started(run)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: first + at if first >= 0 else 0.0)
+    for window in windows(run, x, y):
+        kept = [p.detach().clone() for p in model.parameters()]
+        for number, (a, b) in enumerate(window, 1):
+            (F.mse_loss(model(a), b) / len(window)).backward()
+            if each or number == len(window):
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad() if zero else None
+        for p, old in zip(model.parameters(), kept if put_back else (), strict=False):
+            p.data.copy_(old)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "said"),
+    [
+        ({}, HOLDS, "2 steps"),
+        ({"windows": 3}, HOLDS, "3 steps"),
+        ({"fake": True}, HOLDS, "2 steps"),
+        ({"first": -1.0}, Outcome.UNKNOWN, "every step is 0"),
+        ({"first": -1.0, "fake": True}, Outcome.UNKNOWN, "every step is 0"),
+        ({"put_back": True}, Outcome.UNKNOWN, "put back"),
+        ({"put_back": True, "windows": 3}, REFUTED, "step 2 are put back"),
+        ({"put_back": True, "first": 1.0}, REFUTED, "step 1 are put back"),
+        ({"each": True}, REFUTED, "8 optimizer steps in 2 windows"),
+    ],
+)
+def test_a_step_at_learning_rate_0_is_a_step(options: dict[str, Any], outcome: Outcome, said: str) -> None:
+    own = {name: options[name] for name in options.keys() & {"first", "put_back", "each"}}
+    asked = {name: options[name] for name in options.keys() - own.keys()}
+    found = whole(lambda run: warmed_up(run, **own), **asked).result("GA-INV-003")
+    assert found.outcome is outcome, found.reason
+    assert said in found.reason
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_a_gradient_that_stays_after_a_step_at_rate_0_is_refuted(fake: bool) -> None:
+    found = whole(lambda run: warmed_up(run, zero=False), fake=fake).result("GA-INV-002")
+    assert found.outcome is REFUTED, found.reason

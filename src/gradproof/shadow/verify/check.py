@@ -220,6 +220,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     if attempt.hints.snap and attempt.near:
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.near.items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")
+    if facts.fixed:
+        lines = ", ".join(map(str, facts.fixed))
+        made.assumptions.append(f"constants of both runs, and no samples, though of more rows than a window: {lines}")
     if facts.shown is not None:
         made.assumptions.append(f"code in C, as range() or NumPy, computes with no count that was read ({facts.shown})")
     if attempt.hints.integers:

@@ -9,7 +9,7 @@ import math
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -171,7 +171,25 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     whole = {s for s in both if set(mine[s]) == {None} and len(mine[s]) == len(other[s]) < ours.engine.samples}
     apart |= _beside_data(ours, whole, apart) if whole else set()
     fixed = {name for name, taken in ours.engine.fixed.items() if not taken and full.engine.fixed.get(name)}
+    tables = ours.engine.tables.keys() & full.engine.tables.keys()
+    kept = {name for name in tables if all(_whole(run, run.engine.tables[name]) for run in (ours, full))}
+    kept |= ours.engine.looked_up & full.engine.looked_up
+    fixed, apart = fixed | (kept & ours.engine.fixed.keys()), apart | (kept - ours.engine.fixed.keys())
     return replace(hints, by_hand=by_hand, common=hints.common | apart, fixed=hints.fixed | fixed)
+
+
+def _whole(run: Followed, met: Sequence[frozenset[int]]) -> bool:
+    """Whether all rows of a table are in the gradients of each window, each row in the same way.
+
+    It has more rows than a window has samples, so that its rows are none: class weights, for example.
+    """
+    terms, updates = run.engine.terms, run.facts.updates
+    for update in updates:
+        reached = terms.reached(term for value in update.gradients.values() for term in value)
+        inside = [rows for rows in met if rows & reached]
+        if not inside or not all(terms.alike(rows, reached) for rows in inside):
+            return False
+    return bool(updates)
 
 
 def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:

@@ -21,7 +21,7 @@ from gradproof.shadow.verify.losses import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.whole.loop_events import BACKWARD, READ
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import NOBODY, NORMS, Combination, Terms, multiplied, ratio
+from gradproof.shadow.whole.terms import COMPUTED, NOBODY, NORMS, UNIT, Combination, Terms, multiplied, ratio
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.followed import Followed
@@ -236,6 +236,11 @@ class Judge(Judging):
             if self.foreign(term for value in update.gradients.values() for term in value):
                 reason = "a gradient is scaled by a number that is made of other samples than those of its window"
                 yield reason, update.location
+        for root in self._scaled_by_all_data():
+            reason = (
+                "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
+            )
+            yield reason, root
         if self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             yield reason, next(iter(ours.lines), last)
@@ -275,6 +280,14 @@ class Judge(Judging):
         bared = [self.terms.bare(term) for term in summands]
         scalars = {scalar for _, powers in bared for scalar in powers}
         return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
+
+    def _scaled_by_all_data(self) -> Iterator[Location]:
+        """Lines of what a number scales that was computed from all data: it may be a count, which is a window's own."""
+        values = [value for update in self.updates for value in update.gradients.values()]
+        losses = {s for own in self.facts.roots.values() for root in own for t in root for s in self.terms.bare(t)[1]}
+        common = self.terms.common(dict.fromkeys((term for value in values for term in value), UNIT))
+        if any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common)):
+            yield next(iter(self.facts.lines), self.updates[0].location)
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""
@@ -396,7 +409,10 @@ class Judge(Judging):
                 yield reason, mine.location
         still = self.unmoved()
         if still is not None:
-            yield "the gradients of two windows were computed at the same weights: a step between moved none", still
+            reason = "the weights after this step are those before it: it moved none, or they were put back"
+            if self.updates[still].at_rest:
+                reason = "the learning rate of every step is 0, and none moves a parameter: ask for more --windows"
+            yield reason, self.updates[still].location
         for key, (location, held, _) in ours.kept.items():
             if full.kept.get(key, (location, -1, None))[1] != held:
                 yield "what this line keeps at the end was not shown to be what the full batch's run keeps", location
@@ -406,20 +422,31 @@ class Judge(Judging):
             yield "the parameters at the end were not shown to be those of the full batch's run", last
 
     def idle(self) -> bool:
-        """Whether a step leaves each parameter as it was."""
-        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.updates)
+        """Whether a step leaves each parameter as it was, by a learning rate that is not 0."""
+        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self._by_a_rate())
         return any(set(made) <= {"parameter", "state", "outside"} for made in steps)
 
-    def unmoved(self) -> Location | None:
-        """A step after which the next window's gradients are made of the same versions of all parameters."""
-        before: dict[int, set[int]] = {}
-        for update in self.updates:
+    def _by_a_rate(self) -> list[Update]:
+        """The steps whose learning rates are not all 0; every step where there is none such."""
+        return [update for update in self.updates if not update.at_rest] or self.updates
+
+    def unmoved(self) -> int | None:
+        """A step after which the next window's gradients are made of the same versions of all parameters.
+
+        After one at rest nothing shows whether weights are put back: then what the run ends with has to be moved.
+        """
+        before, rated = dict[int, tuple[int, set[int]]](), self._by_a_rate()
+        for at, update in enumerate(self.updates):
             terms = self.terms.reached(term for value in update.gradients.values() for term in value)
             leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
-            if leaves and leaves == before.get(update.optimizer):
-                return update.location
-            before[update.optimizer] = leaves
-        return None
+            earlier, seen = before.get(update.optimizer, (0, set()))
+            if leaves and leaves == seen and any(one is self.updates[earlier] for one in rated):
+                return earlier
+            before[update.optimizer] = at, leaves
+        *early, last = self.updates
+        unseen = len(early) > 0 and all(update.at_rest for update in early) and not last.at_rest
+        back = unseen and {self.facts.final.get(name, -1) for name in last.after} <= last.leaves
+        return len(early) if back else None
 
     def stale(self) -> Result:
         """No summand of a gradient is of an earlier window."""

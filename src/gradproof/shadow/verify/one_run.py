@@ -150,7 +150,7 @@ class OneRun(Judging):
     def dropped(self) -> tuple[int, Location | None]:
         """How many micro-batches each window's forward passes took, where only the last is in the gradient; their line.
 
-        Each of them met the weights at the lines of the last one. 1 where it is not so.
+        Each met the weights at the lines of the last one, and in its mode of training. 1 where it is not so.
         """
         lines, last, counts = dict[int, set[Location]](), -1, set[int]()
         for sample in self.terms.samples(self.engine.joined) & self.engine.used.keys():
@@ -158,8 +158,9 @@ class OneRun(Judging):
         for window in self.windows:
             mine, before = {sample // MICRO for sample in window.samples}, last
             last = max(mine, default=last)
-            own = [lines[number] for number in lines if before < number <= last]
-            alike = len(mine) == len(window.runs) == 1 and all(each == lines.get(last) for each in own)
+            own, modes = [number for number in lines if before < number <= last], self.engine.modes
+            same = all(lines[at] == lines.get(last) and modes.get(at) == modes.get(last) for at in own)
+            alike = len(mine) == len(window.runs) == 1 and same
             counts.add(len(own) if alike else 1)
         count = counts.pop() if len(counts) == 1 and len(self.windows) > 1 else 1
         return count, min(lines[last], key=str) if count > 1 else None

@@ -301,10 +301,10 @@ class Refuter(Judge):
 
         Where some steps move something, the optimizer may accumulate by itself.
         """
-        location, weights = self.unmoved(), [update.weights for update in self.updates]
-        if location is None or not all(u.weights.keys() <= u.moved.keys() for u in self.updates):
+        at, weights = self.unmoved(), [update.weights for update in self.updates]
+        if at is None or not all(u.weights.keys() <= u.moved.keys() for u in self.updates):
             return
-        at = next(i for i, update in enumerate(self.updates) if update.location == location)
+        location = self.updates[at].location
         writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         before, following = (weights[i] if i < len(weights) else {} for i in (at, at + 1))
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)

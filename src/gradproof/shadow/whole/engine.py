@@ -555,8 +555,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             found = {owner for owner in owners if owner >= 0}
             if SEVERAL in owners:
                 found |= self.terms.samples(terms)
-            if len({sample // self.every for sample in found}) > 1:
-                own = len({owner // self.every for owner in owners if owner >= 0}) > 1
+            if self.several(found):
+                own = self.several({owner for owner in owners if owner >= 0})
                 alone = torch._C._current_graph_task_id() == -1
                 if alone and self.stepping and found <= self._handed():
                     return  # the optimizer rounds a sum that was made before
@@ -564,6 +564,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 own_pass = (self.window, self.all_passes)
                 self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums, own_pass))
                 return
+
+    def several(self, samples: set[int]) -> bool:
+        """Whether samples are of several micro-batches."""
+        return len({sample // self.every for sample in samples}) > 1
 
     def _handed(self) -> set[int]:
         """The samples of the gradients that the optimizer of the running step was handed."""

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
+from gradproof.shadow.whole.terms import COMPUTED, Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
 """How results are called that whole tensors decide."""
@@ -28,7 +28,7 @@ CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
 VANISHING = 1e-6
 """The largest number of a gradient that is nothing but rounding, relative to the largest of its step."""
 SHOWN = 8
-LEAVES = ("data", "draw", "outside", "constant", "unknown")
+LEAVES = ("data", "draw", "outside", "constant", *COMPUTED, "unknown")
 ROUNDED = 1e-4
 """The relative difference that rounding may make of a loss."""
 
@@ -65,6 +65,11 @@ class Update:
     until: int = 0
     window: int = 0
     part: int = 0
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether every learning rate is 0, as at the begin of a warm-up: such a step moves nothing, and is a step."""
+        return bool(self.rates) and not any(self.rates)
 
 
 @dataclass(slots=True)
@@ -114,7 +119,8 @@ class RunFacts:
     `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss scaler
     multiplied the gradients of a window. `assumed`: operators whose laws are registered, or sampled, and the words that
     say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the numbers of parameters, and
-    learning rates, at the end. `passed`: what the backward passes of each window began with, in numbers.
+    learning rates, at the end. `fixed`: where constants have more rows than a window has samples, or are computed from
+    as many. `passed`: what the backward passes of each window began with, in numbers.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -143,6 +149,7 @@ class RunFacts:
     below: Location | None = None
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     last_rates: list[float] = field(default_factory=list)
+    fixed: dict[Location, None] = field(default_factory=dict)
     passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     @property

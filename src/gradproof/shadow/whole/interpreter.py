@@ -409,6 +409,8 @@ class Interpreter(Algebra):
             low, high = attributes[-1]
             outside = low is not None and not low <= ignored < high
             return np.ones(shape or (), dtype=bool) if outside else None
+        if operator in ("argmax", "argmin"):
+            return np.ones(shape or (), dtype=bool) if ignored < 0 else None
         if operator not in ("reshape", "permute", "slice", "cat", "constant_pad_nd") or shape is None:
             return None
         kids = [self._mask(kid, ignored) for kid in terms.kids[term]]

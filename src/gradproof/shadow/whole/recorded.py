@@ -76,6 +76,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
         self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
         self.ahead = RowsAhead(self)
+        self.modes: dict[int, bool] = {}  # by micro-batch: whether its model was in training mode
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -381,6 +382,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.begun = True
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
+        self.modes.setdefault(number, module.training)
         self.rows.setdefault(number, None if single else first.shape[0])
         self.ahead.trains = self.ahead.taking = True
         self.ahead.begins(number)

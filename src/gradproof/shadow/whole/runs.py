@@ -33,7 +33,7 @@ from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
 from gradproof.shadow.whole.plain_numbers import NoNumbers
-from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
+from gradproof.shadow.whole.terms import COMPUTED, UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import WAYS_OUT, by_a_loader, call_site, digest, generator_of, of_an_object, states
 from gradproof.shadow.whole.values import Value, number
 
@@ -63,6 +63,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.widths: set[int] = set()
         self.fixed: dict[str, bool] = {}
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
+        self.tables: dict[str, list[frozenset[int]]] = {}  # leaves of what has more rows than a window, by its hint
+        self.looked_up: set[str] = set()  # of these, what an embedding looked rows up in
         self.laws.snap, self.laws.integers = hints.snap, hints.integers
         self.events = LoopEvents(self)
         self.pending: Update | None = None
@@ -72,6 +74,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
+        value = self._of_all_data(tensor, value) if self.tables else value
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
         made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
         scalars = made - self.facts.scaled.keys()
@@ -81,6 +84,25 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             self.memory.write(tensor, value)
         else:
             super().put(tensor, value)
+
+    def _of_all_data(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Numbers that are made of all rows of tables, and of no parameter, are one constant: a mean of all data.
+
+        It is named by its definition, so that two runs have one constant only where they computed the same.
+        """
+        (part, *more), terms, shape = value.parts, self.terms, tuple(tensor.shape)
+        count = tensor.numel() == 1 and not tensor.is_floating_point()
+        if count or more or not value.shared or not terms.plain(part) or len(terms.samples(part)) <= self.most:
+            return value
+        made, whole = {*terms.found(part, ("data",))}, [rows for met in self.tables.values() for rows in met]
+        if made != set[int]().union(*(rows for rows in whole if rows <= made)):
+            return value
+        self.facts.fixed.setdefault(self.location())
+        return self.leaf(COMPUTED[terms.counting(part)], (terms.order(terms.named(part, shape)),), shape)
+
+    def several(self, samples: set[int]) -> bool:
+        """Whether samples, which may be taken in any order, are more than a micro-batch has."""
+        return len(samples) > self.every
 
     def _by_hand(self, tensor: torch.Tensor) -> bool:
         """Whether the function writes a parameter itself.
@@ -123,6 +145,13 @@ class Called(Engine):  # type: ignore[no-untyped-call]
                 region.value = self.value(parameter)
                 held.views.clear()
 
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, by its learning rates; one without a number is NaN."""
+        super().before_step(optimizer)
+        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        unknown = () if self.constants else torch.Tensor
+        self.facts.updates[-1].rates = [math.nan if isinstance(rate, unknown) else float(rate) for rate in rates]
+
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
         self.stepped_by_hand()
@@ -143,6 +172,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
+                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
@@ -163,9 +193,14 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
             self.fixed[name] = axis is None or taken
             if self.fixed[name]:
+                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self.leaf("constant", (name,), shape)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
-        return self.data([(*name, within) for name in names], before + first, size, axis)
+        made = self.data([(*name, within) for name in names], before + first, size, axis)
+        if rows > self.most:
+            key = site if real is None else f"{real.dtype} {digest(real)}"
+            self.tables.setdefault(key, []).append(frozenset(leaf for part in made.parts for leaf in part))
+        return made
 
     def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
         """What data of a line are called, and from which number on their samples are counted."""
@@ -232,7 +267,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
         grad, self.running = torch.is_grad_enabled(), spec.short
         self.grads = grad
         with self.aside(), torch.set_grad_enabled(grad):
-            return super().before(spec, args, kwargs)
+            values = super().before(spec, args, kwargs)
+        if spec.short == "embedding":
+            leaves = {term for part in values[id(args[0])].parts for term in part}
+            self.looked_up |= {key for key, met in self.tables.items() if any(rows & leaves for rows in met)}
+        return values
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results."""
@@ -326,7 +365,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free, self.facts.gated = True, self.facts.gated or self._of_gradients(value)
         counts = self.terms.counting(value) or not (tensor.is_floating_point() or self.terms.ordering(leaves))
         whole = counts and (tensor.dtype is not torch.bool or how in ("tolist", *WAYS_OUT))
-        if whole and self.terms.plain(value) and how not in ("equal", "allclose", "is_nonzero"):
+        if whole and self.terms.plain(value) and how not in ("equal", "allclose", "is_nonzero", "bincount"):
             self.facts.counted = self.facts.counted or self.location()
 
     def _of_gradients(self, value: Combination) -> bool:
@@ -452,7 +491,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
             own = params_of(optimizer)
             self.events.stepping(own)
             update = self.facts.updates[-1]
-            update.rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
             self.peak *= largest([*update.numbers.values()]) / self.top if self.top else 1.0
             self._stepping(update, own)
 

@@ -15,6 +15,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -33,7 +34,9 @@ ROUNDED = Fraction(1, 10**6)
 TRAINED = ("parameter", "state", "unknown")
 SEED = "random random ()"
 """What a draw is called of any whole number, without bounds."""
-COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le")
+COMPUTED = ("computed", "computed count")
+"""Constants that were computed from more samples than a window has, before training."""
+COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le", COMPUTED[1])
 """What a count of labels, as a float, is made of."""
 NORMS = ("linalg_vector_norm", "norm")
 UNIT = Fraction(1)
@@ -227,6 +230,18 @@ class Terms:
     def reached(self, terms: Iterable[int]) -> set[int]:
         """Every term from which terms were made, but what a step put into a parameter or a state."""
         return self._walked(terms, lambda term: () if self.operators[term] == "state" else self.kids[term])
+
+    def alike(self, leaves: Collection[int], reached: Iterable[int]) -> bool:
+        """Whether as many terms are made from each of these leaves. `reached`: with all that terms are made of."""
+        bits = {leaf: 1 << at for at, leaf in enumerate(leaves)}
+        whole, made, counts = (1 << len(bits)) - 1, dict[int, int](), Counter[int]()
+        for term in sorted(reached):  # a term comes after those that it is made of
+            made[term] = bits.get(term, 0)
+            for kid in self.kids[term] if self.operators[term] != "state" else ():
+                made[term] |= made[kid]
+            counts[made[term]] += 0 < made[term] < whole
+        each = [sum(count for mask, count in counts.items() if mask & bit) for bit in bits.values()]
+        return len({*each}) == 1
 
     def _walked(self, terms: Iterable[int], below: Callable[[int], Sequence[int]]) -> set[int]:
         seen, stack = set[int](), list(terms)
