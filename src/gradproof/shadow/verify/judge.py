@@ -305,6 +305,7 @@ class Judge(Judging):
             reason, line = f"{window} is {by} times the full batch's", next(iter(self.facts.lines), location)
             example = {**example, "times_the_full_batch": str(by)}
             help = "divide each loss by the number of micro-batches of its own window"
+            help = help if by > 1 else f"{help}, and only once: what accumulates for you may divide it too"
             return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
         far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
         if far and all(self.terms.owners[term] >= 0 for term in left):
