@@ -21,7 +21,7 @@ from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
-from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
+from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
@@ -233,7 +233,8 @@ class OneRun(Judging):
         where = next(iter(self.facts.coupled.items()), None)
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
-        return self._result(EQ, Outcome.OUTSIDE, f"samples of {what} meet in {where[0].split(' at ')[0]}", where[1])
+        help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0].split(' at ')[0]}"
+        return self._result(EQ, Outcome.OUTSIDE, reason, where[1], help)
 
     def _weighted(self, what: str, window: WindowWeights, each: Mapping[int, Combination]) -> Result:
         """Samples have other weights: a wrong rule where the numbers differ, or equal by chance."""
