@@ -1,4 +1,4 @@
-"""What `gradproof watch` says beside its verdict: a script that failed, warnings, and files that it prints to itself."""
+"""What `gradproof watch` says beside its verdict: a script that failed, warnings, and files that it prints to."""
 
 from __future__ import annotations
 

@@ -295,8 +295,8 @@ def near(text: str) -> str:
 
 def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
-    width = console.width if console.is_terminal else 1 << 20
-    printed(lines(verification, spent, more, min(WIDTH, max(NARROW, width))), console)
+    width = min(WIDTH, max(NARROW, console.width)) if console.is_terminal else 1 << 20
+    printed(lines(verification, spent, more, width), console)
 
 
 def text(verification: Verification, more: str = MORE, spent: int = 0) -> str:

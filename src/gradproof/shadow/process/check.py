@@ -224,6 +224,8 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
         return _on_ranks(function, request, subject)
     function = first_call(function)
     made = check_whole(function, subject, request)
+    if request.accum_steps > 1 and not request.tail:
+        made.uncovered.append(f"a short last window: --tail {request.accum_steps // 2} records one")
     equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
     if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
         _by_one_run(function, request, made)

@@ -33,7 +33,7 @@ from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
+from gradproof.shadow.verify.one_run import HELP as FUNCTION, OneRun, WithEvents, spans
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
 
@@ -51,7 +51,6 @@ BLIND = (
 UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
 UNREPORTED = "the losses were not followed, and no mean of each window was reported"
 ALONE = "run the script by itself first"
-FUNCTION = "put the training step into a function of a Run, for gradproof check"
 FURTHER = "report the mean of each window with gradproof.monitoring.report_loss"
 HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
 WRITTEN = "gradients were written in a backward pass by more than accumulation; one run does not show how"

@@ -36,7 +36,10 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
-HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
+HELP = (
+    "put the training into a function of one argument, a Run that has the numbers to train with, such as "
+    "run.accum_steps: gradproof check compares it with the full batch"
+)
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
 MIXED = "unscaled before the window was complete: the sum mixes two scales"
