@@ -190,7 +190,7 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     code, out = run(tmp_path, text="import sys\nsys.modules['torch'] = None\ndef test_step(gradproof_run):\n    pass\n")
     assert code == 1
     assert "GP409" in out
-    assert "python -m pip install torch" in out
+    assert "python -m pip install 'torch>=" in out
     assert len(section(out, "test_step[accum=4]")) <= 6
 
 
