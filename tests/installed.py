@@ -120,11 +120,11 @@ def light(folder: Path, home: Path, wheel: Path) -> Iterator[str]:
     yield from ends(folder, given, 0, *check)
     yield from ends(folder, given, 0, "gradproof", "watch", "--", "python", "script.py")
     yield from ends(folder, given, 0, "gradproof", "demo")
-    for words, extra in (
-        (("prove", "-k", "KANI-GA-002"), "proofs"),
-        (("run", "-k", "FALSIFY-GA-003@cpu-fp32"), "tests"),
+    for words, package in (
+        (("prove", "-k", "KANI-GA-002"), "z3-solver"),
+        (("run", "-k", "FALSIFY-GA-003@cpu-fp32"), "hypothesis"),
     ):
-        asked = f'python -m pip install "gradproof-light[{extra}]"\n'
+        asked = f"python -m pip install '{package}>="
         yield from ends(folder, given, 2, "gradproof", *words, said=asked)
 
 

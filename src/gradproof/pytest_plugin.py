@@ -188,16 +188,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     if STEP not in given:
         return None
+    from inspect import signature
+
     from gradproof.core.errors import GradproofError
-    from gradproof.testing import assert_accumulates
+    from gradproof.testing import assert_accumulates, check
 
     def step(run: Any) -> Any:
         return pyfuncitem.obj(**given | {STEP: run})
 
     step.__qualname__ = pyfuncitem.name
     mark = pyfuncitem.get_closest_marker("gradproof")
+    args, kwargs = (mark.args, mark.kwargs) if mark else ((), {})
+    known = [*signature(check).parameters][1:]
+    if wrong := [*map(repr, args), *(name for name in kwargs if name not in known)]:
+        found = f"the mark gradproof has no argument {', '.join(wrong)}; it takes, by name, {', '.join(known)}"
+        raise pytest.fail.Exception(f"{pyfuncitem.nodeid}: {found}", pytrace=False)
     try:
-        assert_accumulates(step, **{**(mark.kwargs if mark else {}), "accum_steps": given[STEP]})
+        assert_accumulates(step, **{**kwargs, "accum_steps": given[STEP]})
     except GradproofError as error:
         raise pytest.fail.Exception(error.render(), pytrace=False) from None
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -173,15 +173,25 @@ class Session:
         others = self.statuses(c for c in self.checks if c.id not in run.statuses)
         return replace(run, statuses={**run.statuses, **others})
 
-    def run(self, checks: Sequence[Check], listener: Listener) -> Outcomes:
-        """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
+    def run(
+        self, checks: Sequence[Check], listener: Listener, begins: Callable[[bool], None] = lambda _: None
+    ) -> Outcomes:
+        """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence.
+
+        `begins` is called before anything runs: with False where a package is missing (GP409), and nothing will.
+        """
         from gradproof.execution.pool import Pool, able, engine_for
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
         answered = {name for name, s in before.items() if s.fresh and s.outcome in ANSWERS}
         due = [c for c in checks if self.options.no_cache or c.id not in answered]
-        able(due if self.options.scheduler is None else ())
+        try:
+            able(due if self.options.scheduler is None else ())
+        except GradproofError:
+            begins(False)
+            raise
+        begins(True)
         known = {n: s.evidence.seconds for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
         asked = self.options
@@ -272,11 +282,14 @@ class Session:
         folder = self.workspace.reports / contract.id if several else self.workspace.reports
         return folder / f"report.{ending}"
 
-    def mark(self) -> None:
-        """Say in every report.json that a run is under way, and take the older renderings away."""
+    def mark(self, new: bool = True) -> None:
+        """Say in every report.json that a run is under way, and take the older renderings away.
+
+        `new`: also where there is none yet.
+        """
         from gradproof.report import build as reports
 
-        for contract in self.contracts:
+        for contract in (c for c in self.contracts if new or self.report_path(c, "json").exists()):
             running = reports.marker(contract, self.workspace, self.options.profile)
             with writing(self.report_path(contract, "json")):
                 reports.write_json(self.report_path(contract, "json"), running)

@@ -58,6 +58,9 @@ DESK = {
     "gradproof check --ranks 2 ddp.py:train": How(says="GA-SYNC-001"),
     "gradproof watch -- python train.py": How(says="HOLDS"),
     "gradproof watch --accum-steps 4 -- python train.py --epochs 1": How(says="HOLDS"),
+    "gradproof watch --accum-steps 4 -- python script.py --epochs 1": How(
+        before=("cp train.py script.py",), says="HOLDS"
+    ),
     "gradproof watch --stop-after 2 -- python train.py": How(says="stopped after window 2"),
     "gradproof watch --accum-steps 4 --allow-undecided GA-EQ-001 --allow-undecided GA-DATA-001 -- python train.py": How(
         says="HOLDS"),

@@ -122,3 +122,22 @@ def test_the_first_page_does_what_it_says(tmp_path: Path) -> None:
     """But for the installation, which `make installed` tries."""
     user = reader(tmp_path)
     assert list(user.follow(sections("index.md")["A first verdict"])) == []
+
+
+IMPORTED = {
+    "hydra": "hydra-core", "transformers": "transformers", "accelerate": "accelerate", "lightning": "lightning",
+    "pytest": "pytest",
+}  # fmt: skip
+"""A package that gradproof does not bring, and what pip installs."""
+
+
+@pytest.mark.parametrize("heading", RECIPES)
+def test_a_recipe_says_what_it_needs(heading: str) -> None:
+    page = (REPOSITORY / "docs/recipes.md").read_text(encoding="utf-8")
+    head = page.partition(f"## {heading}\n")[2].partition("```")[0]
+    code = "\n".join(block.text for block in RECIPES[heading] if block.kind == "python")
+    imported = set(re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE))
+    own = {block.file.removesuffix(".py") for block in RECIPES[heading] if block.file}
+    assert imported - own - {*sys.stdlib_module_names, "torch", "numpy", "gradproof"} <= {*IMPORTED}
+    for package in imported & {*IMPORTED}:
+        assert re.search(rf"Needs `pip install [^`]*\b{IMPORTED[package]}", head), package

@@ -256,7 +256,6 @@ def watch(
     and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
-    from gradproof.core.outcome import EXIT_CODE, Exit
     from gradproof.shadow.process.check import script_of, watch
     from gradproof.shadow.request import allowed
 
@@ -275,11 +274,10 @@ def watch(
     show(seen.verification, format_, out, much, not apart, BESIDE + bool(seen.left))
     if seen.left:
         click.echo(f"not put back: {'; '.join(seen.left)}", err=True)
-    code = INTERRUPTED if seen.interrupted else seen.code
+    code = INTERRUPTED if seen.interrupted else seen.verification.code
     until = seen.verification.config.get("stopped_after")
     ended = f"was stopped after window {until}" if until else f"ended with exit code {seen.status}"
-    failed = ": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status and not until else ""
-    click.echo(f"{script.shown} {ended}; gradproof ends with {code}{failed}", err=True)
+    click.echo(f"{script.shown} {ended}; gradproof ends with {code}", err=True)
     return code
 
 

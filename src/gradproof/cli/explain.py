@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,15 +35,16 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("id_", metavar="ID")
+@click.argument("words", nargs=-1, required=True, metavar="ID")
 @place
 @verbose_option
 @with_options
-def command(options: Options, id_: str, verbose: bool) -> int:
+def command(options: Options, words: tuple[str, ...], verbose: bool) -> int:
     """Say what ID is: a code, an outcome, any word that gradproof prints, an obligation, a check or a mutant.
 
     At most 15 lines of 100 columns; --verbose has everything.
     """
+    id_ = " ".join(words)
     lines = [*_word(id_)]
     if not lines:
         from gradproof.session import Session
@@ -61,9 +63,28 @@ def lines_of(word: str, session: Session) -> list[str]:
         return lines
     from gradproof.shadow.result import OBLIGATIONS, named
 
-    if (known := word.upper()) not in OBLIGATIONS:
+    if (known := word.upper()) in OBLIGATIONS:
+        return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
+    if not _is_operator(word):
         raise _unknown(word, session)
-    return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
+    return [f"{word}: {OPERATOR}", f"Example: not decided: samples meet in {word}."]
+
+
+OPERATOR = (
+    "an operator of torch, as the calls of your code arrive there (aten). gradproof follows each by its law, a rule of "
+    "what its result is made of; without one its result is an unknown function of whole tensors. A message that names "
+    "it says what went through it, at the line that is shown: replace it there, or register a law (gradproof.laws)."
+)
+
+
+def _is_operator(word: str) -> bool:
+    """Whether torch, where it is installed, has an operator of this name."""
+    name = word.removeprefix("aten.").partition(".")[0]
+    if not name.isidentifier() or importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return hasattr(torch.ops.aten, name)
 
 
 OBLIGATION = re.compile(r"[A-Z]+-[A-Z]+-\d+")
@@ -102,6 +123,7 @@ def _word(word: str) -> Iterator[str]:
     from gradproof.core.outcome import NEXT
 
     upper, lower = word.upper(), word.lower()
+    yield from _glossed(lower, True)
     if upper in (codes := error_codes()):
         yield f"{upper}: {codes[upper][0]}"
         yield f"Help: {codes[upper][1]}"
@@ -118,8 +140,14 @@ def _word(word: str) -> Iterator[str]:
         if word in (name, code):
             lower = name
             yield f"exit code {code} ({name}): {meaning}."
+    yield from _glossed(lower, False)
+
+
+def _glossed(word: str, of_steps: bool) -> Iterator[str]:
+    """What the page says of a word: what it means in check and watch, or all else."""
     for words, (meaning, example) in glossary().items():
-        if lower in words.lower().split(", ") and not OBLIGATION.fullmatch(words):
+        asked = {word, word.removesuffix("s")} & {*words.lower().split(", ")} and not OBLIGATION.fullmatch(words)
+        if asked and meaning.startswith("In check") is of_steps:
             yield f"{words}: {meaning}"
             yield f"Example: {example}{'' if example.endswith('.') else '.'}"
 
@@ -132,10 +160,10 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
         for o in contract.obligations:
             if o.id.casefold() != name:
                 continue
-            yield f"{named(o.id)}: an obligation of {contract.id} ({o.type}): {o.property}"
+            meaning, example = plain.get(o.id, (f"{o.property}.", ""))
+            yield f"{named(o.id)}: {meaning}" + (f" Example: {example}." if example else "")
+            yield f"  an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
-            if o.id in plain:
-                yield "  that is: {} Example: {}.".format(*plain[o.id])
             mine = [c for c in session.checks if o.id in c.obligations]
             if bugs := dict.fromkeys(m for c in mine for m in c.mutants):
                 yield f"  bugs that its checks must see: {', '.join(bugs)}"

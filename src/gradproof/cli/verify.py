@@ -113,9 +113,8 @@ def command(
     ledger = claimed(session)
     with Outputs(wanted, session.workspace.warning) as outputs:
         before = earlier(session)
-        session.mark()
         with listening(quiet, verbose) as listener:
-            run = session.run(chosen, outputs.listener(listener))
+            run = session.run(chosen, outputs.listener(listener), session.mark)
         run = replace(session.filled(run), complete=run.complete and shard is None)
         text = outputs.table and not quiet
         made = published(session, run, judged(session, ledger, run.statuses), before, text, verbose)
@@ -208,9 +207,8 @@ class Watcher:
             chosen = affected(chosen, stored)
             session.options = replace(session.options, no_cache=False)
         self.session = session
-        session.mark()
         with listening(quiet=True) as listener:
-            run = session.run(chosen, listener)
+            run = session.run(chosen, listener, session.mark)
         run = session.filled(run)
         self.statuses = run.statuses
         reports = session.reports(run)

@@ -167,10 +167,19 @@ def probed(folder: Path, homes: Sequence[str]) -> Iterator[list[str]]:
                 shutil.rmtree(folder.parent)
         after = None if ranks or before is None else snapshot(homes)
         changes = before.items() ^ after.items() if before is not None and after is not None else set()
-        others = sorted({path for path, _ in changes})
+        others = sorted({path for path, _ in changes if not _own_output(path)})
         left += [f"{path} (changed by another program, or by code in C)" for path in others]
         for number, handler in usual.items():
             signal.signal(number, handler)
+
+
+def _own_output(path: str) -> bool:
+    """Whether stdout or stderr of this process goes to this file."""
+    for stream in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(stream), os.stat(path)):
+                return True
+    return False
 
 
 def put_back(folder: Path) -> list[str]:

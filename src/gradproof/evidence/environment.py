@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -155,7 +156,8 @@ def version_of(name: str) -> str | None:
 KNOWN = {"z3": "z3-solver", "crosshair": "crosshair-tool", "yaml": "pyyaml"} | {
     name: name for name in ("hypothesis", "jinja2", "junitparser", "numpy", "psutil", "pydantic", "rich", "torch")
 }
-"""Module that gradproof brings, or PyTorch -> what pip installs."""
+ALSO = {"distributed": "distributed"} | dict.fromkeys(("cryptography", "securesystemslib"), "securesystemslib")
+"""Module that gradproof brings, or PyTorch -> what pip installs; and what only some commands need."""
 PACKAGES = {name: KNOWN[name] for name in ("z3", "crosshair", "torch", "hypothesis", "numpy")}
 """Those of which a record of a run has the version."""
 
@@ -181,11 +183,14 @@ EXTRAS = {"z3": "proofs", "crosshair": "proofs", "hypothesis": "tests", "distrib
 
 
 def installing(modules: Iterable[str]) -> str:
-    """The command that installs modules, by the extras of the distribution that is there."""
-    own = "gradproof" if version_of(LIGHT) is None else LIGHT
-    brought = ",".join(sorted({EXTRAS[name] for name in modules if name in EXTRAS}))
-    others = [KNOWN[name] for name in modules if name not in EXTRAS]
-    return " ".join(["python -m pip install", *([f'"{own}[{brought}]"'] if brought else []), *others])
+    """The command that installs modules by their own names: gradproof may come from a file, and be on no index."""
+    import importlib.metadata
+
+    own, names = "gradproof" if version_of(LIGHT) is None else LIGHT, {**KNOWN, **ALSO}
+    rows = [] if version_of(own) is None else importlib.metadata.requires(own) or []
+    asked = {re.split(r"[^\w-]", row)[0]: row.partition(";")[0].strip() for row in rows}
+    lost = {names[module] for module in modules}
+    return shlex.join(["python", "-m", "pip", "install", *sorted(asked.get(name, name) for name in lost)])
 
 
 def need(modules: Iterable[str], what: str) -> None:

@@ -117,7 +117,8 @@ def case_rows(verification: Verification) -> list[CaseRow]:
             at = (r.location.file, max(1, r.location.line), 1)
         words = sentence(f"{r.outcome}: {r.reason}") + (f" Help: {sentence(r.help)}" if r.help else "")
         name, level = NAMES.get(r.obligation, r.obligation), level_of(r.outcome, status)
-        found.append(CaseRow(r.obligation, name, status, level, str(r.outcome), words, 0.0, v.subject, *at))
+        spent = 0.0 if found else sum(v.seconds.values())  # one run decides all
+        found.append(CaseRow(r.obligation, name, status, level, str(r.outcome), words, spent, v.subject, *at))
     if v.exit is not Exit.MET and not any(row.level for row in found):
         words = f"{v.outcome}: nothing was decided. Exit code {v.code}: {EXIT_MEANING[v.exit]}."
         bad = ("verdict", "the verdict", RowStatus.FAILED, Level.ERROR, str(v.outcome), words)

@@ -11,11 +11,13 @@ import os
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Any
 
 from gradproof.core.errors import GradproofError
 
@@ -148,3 +150,44 @@ def raised_at(error: BaseException) -> Location:
     if isinstance(error, SyntaxError) and error.filename:
         return Location(error.filename, error.lineno or 1)
     return next((line for line in reversed(lines_of(error)) if owner(line.file) == USER), NOWHERE)
+
+
+def of_user(error: BaseException) -> BaseException:
+    """The exception, and what led to it, without the frames that run the script and those between the user's lines.
+
+    One that began in gradproof keeps them all.
+    """
+    chain, seen = [error], set[int]()
+    for one in () if own_fault(error) else chain:
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        every, tb = list[TracebackType](), one.__traceback__
+        while tb is not None:
+            every, tb = [*every, tb], tb.tb_next
+        kept = [tb for tb in every if owner(tb.tb_frame.f_code.co_filename) != OWN]
+        while kept and kept[0].tb_frame.f_code.co_filename == "<frozen runpy>":
+            kept.pop(0)
+        for tb, following in zip(kept, [*kept[1:], None], strict=False):
+            tb.tb_next = following
+        one.__traceback__ = kept[0] if kept else None
+        chain += [e for e in (one.__cause__, one.__context__, *getattr(one, "exceptions", ())) if e is not None]
+    return error
+
+
+CAUSED = ("Using `torch.compile(module)` when there are global hooks on modules",)
+"""How warnings begin of which gradproof is the cause."""
+
+
+def show_users_warnings() -> None:
+    """From here on a warning that points into gradproof points to the user's line, and none is shown that it causes."""
+    module: Any = warnings
+    show = module._showwarnmsg
+
+    def shown(said: warnings.WarningMessage) -> None:
+        if owner(said.filename) == OWN and (at := user_location()).file:
+            said.filename, said.lineno, said.line = at.file, at.line, None
+        if not str(said.message).startswith(CAUSED):
+            show(said)
+
+    module._showwarnmsg = shown

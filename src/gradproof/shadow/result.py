@@ -129,13 +129,18 @@ class Verification:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the results that apply."""
-        return worst(result.outcome for result in self.results if result.applies)
+        """The worst of the results that apply, and of a script that failed."""
+        return worst([*self._failed, *(result.outcome for result in self.results if result.applies)])
 
     @property
     def exit(self) -> Exit:
         """How the command ends: by the worst result that is not allowed; where every result is allowed it is OPEN."""
-        return ending(worst(r.outcome for r in self.results if r.applies and r not in self.allowed))
+        kept = [r.outcome for r in self.results if r.applies and r not in self.allowed]
+        return ending(worst([*self._failed, *kept]))
+
+    @property
+    def _failed(self) -> list[Outcome]:
+        return [Outcome.ERROR] if self.config.get("failed") else []
 
     @property
     def allowed(self) -> list[Result]:

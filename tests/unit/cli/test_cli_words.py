@@ -14,21 +14,24 @@ from typing import Any, get_args
 
 import pytest
 import report_sample as sample
+import step_bench
 from rich.console import Console
 from test_cli import evidence, gradproof
 
 from gradproof import cli
 from gradproof.cli.explain import lines_of, shortened
 from gradproof.contract.schema import Strategy
+from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import open_evidence
-from gradproof.report.formats import markdown, summary
+from gradproof.report.formats import brief, markdown, step, summary
 from gradproof.report.text import error_codes, glossary
 from gradproof.session import Options, Session
 from gradproof.shadow.result import OBLIGATIONS
+from gradproof.shadow.whole.laws import LAWS
 
 
 def test_replay_of_a_check_and_what_has_no_counterexample(
@@ -187,3 +190,66 @@ def test_every_word_in_capitals_of_a_report_is_explained(made: Any, capsys: pyte
     unknown = {word for word in words if gradproof("explain", word) != 0}
     capsys.readouterr()
     assert unknown == set()
+
+
+LABEL = re.compile(r"^ *\**([A-Za-z][a-z]*(?: [a-z]+){0,3}):", re.MULTILINE)
+"""What stands before a colon at the beginning of a line."""
+SAID = {
+    "draws": "", "weight": "", "stale gradient": "", "recorded path": "", "values read": "", "c_k": "",
+    "samples meet": "shadow/verify/judge.py", "numbers that were not read": "shadow/verify/one_run.py",
+    "a value was lost": "shadow/process/watch.py", "the script failed": "shadow/process/watch.py",
+    "not put back": "cli/check.py", "the recorded run": "shadow/result.py", "a short last window": "",
+    "allowed to be undecided": "report/formats/brief.py", "law": "shadow/whole/laws.py", "token count": "",
+    "effective batch:": "",
+}  # fmt: skip
+"""Phrases of messages, and a file that has them where no page has."""
+
+
+def printed_words() -> set[str]:
+    """The labels of every text of `check` and `watch`, in pages and made here, phrases, and operators that it names."""
+    root = Path(__file__).resolve().parents[3]
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    blocks = [
+        b
+        for page in pages
+        for b in re.findall(r"^```\n(\$ gradproof (?:check|watch|demo).*?)^```", page.read_text(), re.M | re.S)
+    ]
+    assert len(blocks) >= 2
+    samples = [step_bench.refuted(), step_bench.held(), *map(step_bench.answering, Outcome)]
+    samples[1].assumptions = ["no denominator is zero"]
+    samples[1].rounding, samples[1].allow_undecided = [{"bound": 1.0}], ["GA-EQ-001"]
+    texts = [*blocks, *map(brief.text, samples), *map(step.text, samples)]
+    operators = {name.partition(".")[0] for name in LAWS} | {"mm", "aminmax", "native_batch_norm"}
+    return {*(label for text in texts for label in LABEL.findall(text)), *SAID, *operators}
+
+
+def test_every_word_that_check_and_watch_print_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    words, source = printed_words(), Path(cli.__file__).parent.parent
+    assert {"wrong", "not judged", "assumed", "next", "also", "help", "mm", "c_k"} <= words
+    assert len(words) > 150
+    for phrase, file in SAID.items():
+        assert not file or phrase in (source / file).read_text(encoding="utf-8"), phrase
+    session = Session(Options(workspace=Path(__file__).resolve().parents[3]))
+    unknown = set()
+    for word in sorted(words):
+        try:
+            assert sum(-(-len(line) // 100) for line in shortened(lines_of(word.lower(), session))) <= 15, word
+        except GradproofError:
+            unknown.add(word)
+    assert unknown == set()
+    assert gradproof("explain", "numbers", "were", "read") == gradproof("explain", "aten.mm.default") == 0
+    assert "torch" in capsys.readouterr().out
+    assert gradproof("explain", "no_operator_of_torch") == 2
+
+
+@pytest.mark.parametrize("word", ["UNKNOWN", "REFUTED", "OUTSIDE", "OPAQUE", "HOLDS", "ERROR", "TIMEOUT", "NOT_RUN"])
+def test_an_outcome_is_first_what_it_means_in_check_and_watch(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("explain", word) == 0
+    assert re.match(rf"{word}, .+?: In check", capsys.readouterr().out)
+
+
+def test_an_obligation_begins_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("explain", "GA-EQ-001") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"GA-EQ-001, the gradient of the full batch: {glossary()['GA-EQ-001'][0]} Example: ")
+    assert sum(-(-len(line) // 100) for line in (first, *rest)) <= 15

@@ -53,7 +53,7 @@ def test_without_torch_it_says_what_to_install(
     assert cli.dispatch(["demo"]) == EXIT_CODE[Exit.USAGE]
     err = capsys.readouterr().err
     assert "GP409" in err
-    assert "pip install torch" in err
+    assert "pip install 'torch>=" in err
 
 
 def test_another_verdict_than_red_and_green_is_no_success(

@@ -165,10 +165,14 @@ def test_a_missing_tool_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "warning: z3 is" in capsys.readouterr().out
 
 
+Z3 = "'z3-solver>=4.13'"
+
+
 def installations(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
     """These distributions of gradproof are installed, and torch; Z3 and CrossHair are not."""
     versions = {"torch": "2", **dict.fromkeys(own, "0.1.0")}
     monkeypatch.setattr("gradproof.evidence.environment.version_of", versions.get)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: ["z3-solver>=4.13"])
 
 
 def test_the_light_distribution_lacks_nothing_and_says_how_to_get_more(
@@ -183,12 +187,12 @@ def test_the_light_distribution_lacks_nothing_and_says_how_to_get_more(
     assert "warning" not in out
     [skipped] = asked
     assert {"solver", "crosshair", "worker"} <= set(skipped)
-    assert skipped["solver"] == ("z3 is not installed", 'python -m pip install "gradproof-light[proofs]"')
+    assert skipped["solver"] == ("z3 is not installed", f"python -m pip install {Z3}")
     installations(monkeypatch, "gradproof")
     assert dispatch(["doctor", "--folder", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "distribution gradproof 0.1.0\n" in out
-    how = 'get it with: python -m pip install "gradproof[proofs]"'
+    how = f"get it with: python -m pip install {Z3}"
     assert f"warning: z3 is not installed: what needs it cannot run; {how}" in out
     assert set(asked[-1]) <= {"cuda"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 from gradproof.cli import COMMANDS
 from gradproof.evidence import environment
-from gradproof.evidence.environment import EXTRAS, KNOWN, LIGHT, installing
+from gradproof.evidence.environment import ALSO, EXTRAS, KNOWN, LIGHT, installing
 from gradproof.extras.selftest import LOOP, RIGHT, WRONG
 from tests.light import LEFT_OUT
 
@@ -178,16 +179,26 @@ def test_a_run_that_cannot_begin_leaves_no_green_report(desk: Path) -> None:
 
 
 def test_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An extra of the distribution that is there, and the names that pip knows."""
+    """The names that pip knows, in the versions that the distribution asks for: gradproof is on no index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
     required = {re.split(r"[^\w-]", need)[0] for need in project["dependencies"]} - {"click"}
     assert set(KNOWN.values()) == required
     assert {KNOWN[name] for name, extra in EXTRAS.items() if extra in ("proofs", "tests")} | {"torch"} == {*LEFT_OUT}
     monkeypatch.setattr(environment, "version_of", lambda name: None if name == LIGHT else "1")
-    assert installing(["crosshair", "torch", "z3"]) == 'python -m pip install "gradproof[proofs]" torch'
-    assert installing(["distributed", "yaml"]) == 'python -m pip install "gradproof[dask]" pyyaml'
+    rows = [*project["dependencies"], *(f'{row}; extra == "x"' for row in project["optional-dependencies"]["sign"])]
+    monkeypatch.setattr(importlib.metadata, "requires", {"gradproof": rows, LIGHT: None}.get)
+    assert installing(["z3", "yaml"]) == "python -m pip install 'pyyaml>=6' 'z3-solver>=4.13'"
+    assert installing(["cryptography", "securesystemslib"]) == "python -m pip install 'securesystemslib[crypto]>=1.2'"
+    assert installing(["distributed"]) == "python -m pip install distributed"
     monkeypatch.setattr(environment, "version_of", lambda name: "1")
-    light = 'python -m pip install "gradproof-light[proofs,tests]" torch'
-    assert installing(["crosshair", "hypothesis", "torch", "z3"]) == light
-    assert installing(["cryptography", "securesystemslib"]) == 'python -m pip install "gradproof-light[sign]"'
+    assert installing(["crosshair", "torch"]) == "python -m pip install crosshair-tool torch"
+    assert {*EXTRAS} <= {*KNOWN, *ALSO}
+
+
+def test_a_refusal_writes_nothing_where_nothing_was(desk: Path, tmp_path: Path) -> None:
+    """In an empty folder the packaged reference is judged: without Z3 no report of it comes about."""
+    assert [(code, "GP409" in said) for code, said in run(tmp_path, "z3,crosshair,hypothesis", ["verify"])] == [
+        (2, True)
+    ]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["sitecustomize.py"]

@@ -190,7 +190,7 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     code, out = run(tmp_path, text="import sys\nsys.modules['torch'] = None\ndef test_step(gradproof_run):\n    pass\n")
     assert code == 1
     assert "GP409" in out
-    assert "python -m pip install torch" in out
+    assert "python -m pip install 'torch>=" in out
     assert len(section(out, "test_step[accum=4]")) <= 6
 
 
@@ -209,3 +209,26 @@ def test_a_strangers_suite_pays_for_nothing_that_it_does_not_use(tmp_path: Path)
     assert "gradproof.pytest_plugin" in loaded
     assert [name for name in loaded if name.startswith(heavy)] == []
     assert [name for name in loaded if name.startswith("gradproof")] == ["gradproof", "gradproof.pytest_plugin"]
+
+
+WRONG_MARKS = """\
+import pytest
+
+
+@pytest.mark.gradproof(acum_steps=2)
+def test_misspelt(gradproof_run):
+    pass
+
+
+@pytest.mark.gradproof(4)
+def test_without_a_name(gradproof_run):
+    pass
+"""
+
+
+def test_a_mark_with_an_argument_that_is_none_is_named(tmp_path: Path) -> None:
+    code, out = run(tmp_path, "-rf", text=WRONG_MARKS)
+    assert code == 1
+    for wrong in ("acum_steps", "4"):
+        assert f": the mark gradproof has no argument {wrong}; it takes, by name, accum_steps, micro" in out
+    assert "TypeError" not in out

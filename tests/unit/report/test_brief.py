@@ -16,7 +16,7 @@ import step_bench
 from rich.console import Console
 
 from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
-from gradproof.report.formats import brief
+from gradproof.report.formats import brief, step
 from gradproof.report.formats.brief import Line
 from gradproof.shadow.locations import Location
 from gradproof.shadow.request import undecided
@@ -220,6 +220,46 @@ def test_what_makes_the_gradient_wrong_comes_first(place: Location) -> None:
     assert any(row.startswith("refuted: GA-EQ-001, the gradient of the full batch at ") for row in rows)
     found.results[0].outcome, found.results[0].reason = Outcome.OPAQUE, "a value was lost"
     assert "not decided, OPAQUE: GA-DATA-001, every sample once: a value was lost\n" in brief.text(found)
+
+
+def test_help_names_what_lets_stand_all_that_is_undecided_or_nothing() -> None:
+    found = step_bench.answering(Outcome.UNKNOWN)
+    found.results[3].outcome = Outcome.OPAQUE
+    ids = [found.results[at].obligation for at in (1, 3)]
+    named = "; --allow-undecided GA-EQ-001 --allow-undecided GA-INV-002 lets it stand\n"
+    assert ids == ["GA-EQ-001", "GA-INV-002"]
+    assert named in brief.text(found)
+    found.allow_undecided = ids
+    assert found.code == 0
+    everything = undecided("train.py:step", {}, Outcome.UNKNOWN, "no step was seen")
+    everything.allow_undecided = list(OBLIGATIONS)
+    assert everything.code == 4
+    assert "--allow-undecided" not in brief.text(everything)
+    found.results[4].outcome = Outcome.REFUTED
+    assert "--allow-undecided" not in brief.text(found)
+
+
+def test_a_script_that_failed_is_the_first_line_and_no_success() -> None:
+    """And no windows were counted, so none are named."""
+    found = step_bench.held("train.py", failed="at train.py:11: RuntimeError: red", inferred=True)
+    assert (found.outcome, found.code) == (Outcome.ERROR, 3)
+    assert brief.text(found).startswith(
+        "ERROR train.py: the script failed at train.py:11: RuntimeError: red; N = 4, as "
+    )
+    assert "decided" not in brief.text(found)
+    assert "The script failed at train.py:11: RuntimeError: red." in step.text(found)
+    del found.config["accum_steps"]
+    assert "N = " not in brief.text(found)
+
+
+def test_a_pipe_has_whole_sentences_where_a_terminal_has_their_beginning() -> None:
+    found = step_bench.held()
+    found.uncovered, found.assumptions = [f"{LONG}end"] * 3, [f"{LONG}end"] * 3
+    rows = brief.text(found).splitlines()
+    assert len(rows) <= 12
+    assert [len(re.findall("end", row)) for row in rows if row.startswith(("not judged: ", "assumed: "))] == [3, 3]
+    assert not [row for row in rows if "…" in row or row.endswith("...")]
+    assert "…" in drawn(found, 100)
 
 
 def test_nothing_said_is_not_decided() -> None:

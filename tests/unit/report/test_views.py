@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import report_sample as sample
+import step_bench
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer
@@ -65,3 +66,10 @@ def test_many_other_subjects_are_counted_by_their_reach() -> None:
     known = [{"subject": f"models.m:{i}", "reach": "sampled" if i == 3 else "all inputs"} for i in range(4)]
     assert views._further(known[:2]) == ["of models.m:0: all inputs", "of models.m:1: all inputs"]
     assert views._further(known) == ["of 3 other subjects: all inputs", "of 1 other subject: sampled"]
+
+
+def test_the_first_row_of_a_step_has_the_seconds_of_the_run() -> None:
+    """One run decides all obligations: a suite of them takes as long as it, and not no time."""
+    found = step_bench.held()
+    found.seconds = {"all": 4.25, "rounding": 1.5}
+    assert [row.seconds for row in views.case_rows(found)] == [5.75] + [0.0] * (len(found.results) - 1)

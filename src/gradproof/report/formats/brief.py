@@ -108,7 +108,8 @@ def _not_held(v: Verification) -> Iterator[Line]:
     ordered = urgent(v)
     effect = DECISION[Expect.HOLDS, v.outcome]
     yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
-    yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
+    if not ordered or ordered[0].effect is not Effect.DISCHARGED:  # as of a script that failed at its end
+        yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
     for block in ordered[1:]:
         if block.effect is Effect.BROKEN:
             yield Line(
@@ -172,9 +173,16 @@ def _whole(block: Block, v: Verification) -> Iterator[Line]:
     if broken:
         rows = zip(("found: ", "expected: "), difference(r, v), strict=True)
         yield from (Line(text, label, indent=2) for label, text in rows if text)
-    help = f"gradproof explain {r.outcome} says what it means; --allow-undecided {r.obligation} lets it stand"
+    help = f"gradproof explain {r.outcome} says what it means{_allowing(v)}"
     if r.help or (not broken and r.outcome is not Outcome.ERROR):
         yield Line(one_line(r.help or help), "help: ", "bold green", 2)
+
+
+def _allowing(v: Verification) -> str:
+    """What lets stand all that is undecided; nothing where that would not end with exit code 0."""
+    names = [r.obligation for r in v.results if r.applies and DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN]
+    named = " ".join(f"--allow-undecided {name}" for name in names)
+    return f"; {named} lets it stand" if replace(v, allow_undecided=names).exit is Exit.MET else ""
 
 
 def difference(r: Result, v: Verification) -> tuple[str, str]:
@@ -237,9 +245,10 @@ def _assumed(v: Verification) -> list[str]:
 
 
 def _length(v: Verification) -> str:
-    """N where it was read from a run, and after how many windows --stop-after ended the run."""
-    n, until = v.config.get("accum_steps"), v.config.get("stopped_after")
-    said = f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
+    """Where a script failed, N where it was read from a run, and after how many windows --stop-after ended the run."""
+    n, until, failed = (v.config.get(key) for key in ("accum_steps", "stopped_after", "failed"))
+    said = f": the script failed {near(str(failed))}" if failed else ""
+    said += f"; N = {n}, as the run shows" if v.config.get("inferred") and n else ""
     return f"{said}; stopped after {plural(until, 'window')}" if until else said
 
 
@@ -287,8 +296,8 @@ def near(text: str) -> str:
 
 def terminal(verification: Verification, console: Console, spent: int = 0, more: str = MORE) -> None:
     """Print the verification; on a terminal wrapped at words, elsewhere a sentence a line."""
-    width = console.width if console.is_terminal else 1 << 20
-    printed(lines(verification, spent, more, min(WIDTH, max(NARROW, width))), console)
+    width = min(WIDTH, max(NARROW, console.width)) if console.is_terminal else 1 << 20
+    printed(lines(verification, spent, more, width), console)
 
 
 def text(verification: Verification, more: str = MORE, spent: int = 0) -> str:

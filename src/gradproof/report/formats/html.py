@@ -80,7 +80,7 @@ class Glossary:
     """Adds to a paragraph, or to a part of a page, the meaning of each term that no part before it has used."""
 
     def __init__(self) -> None:
-        rows = fmt.glossary().items()
+        rows = reversed(fmt.glossary().items())  # of several rows of one word the first
         self.left = {word: (words, said) for words, (said, _) in rows for word in words.split(", ") if word in TERMS}
 
     def __call__(self, part: Markup) -> Markup:

@@ -84,6 +84,8 @@ def title(verification: Verification) -> str:
     """The verdict in a few words."""
     effect = DECISION[Expect.HOLDS, verification.outcome]
     words = {Effect.DISCHARGED: "HOLDS", Effect.BROKEN: str(verification.outcome), Effect.OPEN: "NOT DECIDED"}
+    if verification.config.get("failed") and verification.outcome is Outcome.ERROR:
+        return "ERROR"
     return words[effect] if effect is not Effect.OPEN else f"{words[effect]} ({verification.outcome})"
 
 
@@ -112,6 +114,8 @@ def summary(verification: Verification) -> str:
 def meaning(v: Verification) -> str:
     """What the worst outcome says. A refutation by the events or the weights of one run is not replayed."""
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
+    if not refuted and (failed := v.config.get("failed")):
+        return f"the script failed {failed}"
     if refuted and not any(numbers(r) for r in refuted):
         return "the run breaks an obligation, at the line that is shown with it"
     if v.outcome is Outcome.REFUTED and v.config.get("fake"):

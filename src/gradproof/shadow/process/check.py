@@ -32,11 +32,11 @@ from typing import Any
 from gradproof.core import putback
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
-from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
-from gradproof.shadow.locations import NOWHERE, own_fault, raised_at, stated
+from gradproof.shadow.locations import NOWHERE, of_user, own_fault, raised_at, show_users_warnings, stated
 from gradproof.shadow.request import Request, chosen, complete, function_of, load, refused, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
@@ -78,7 +78,7 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any]) -> Ans
     elif isinstance(error, GradproofError):
         reason, help = f"{error.code}: {error.found}; expected {error.expected}", error.help
     else:
-        traceback.print_exception(error)
+        traceback.print_exception(of_user(error))
         if not own_fault(error):
             reason, help = f"the code ended with {reason}", "run the function by itself first"
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, location, help))}
@@ -89,6 +89,7 @@ def main() -> None:
 
     A forked child of the user's code that comes back here ends without an answer.
     """
+    show_users_warnings()
     if len(sys.argv) > 1:
         run_watched(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
         return
@@ -223,6 +224,8 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
         return _on_ranks(function, request, subject)
     function = first_call(function)
     made = check_whole(function, subject, request)
+    if request.accum_steps > 1 and not request.tail:
+        made.uncovered.append(f"a short last window: --tail {request.accum_steps // 2} records one")
     equal = [result for result in made.results if result.obligation == "GA-EQ-001"]
     if any(one.outcome is Outcome.OUTSIDE and one.location in (None, NOWHERE) for one in equal) and not request.fake:
         _by_one_run(function, request, made)
@@ -427,8 +430,12 @@ def run_watched(job: Mapping[str, Any]) -> None:
             putback.keep_changes(Path(job["kept"]), job["homes"], "--stop-after")
         with watcher:
             run(script)
-    except BaseException:
+    except BaseException as error:
         if not watcher.stopped:
+            if not isinstance(error, KeyboardInterrupt) and getattr(error, "code", True) not in (None, 0):
+                watcher.failed = stated(error), raised_at(error)
+            hook = sys.excepthook
+            sys.excepthook = lambda kind, error, tb: hook(kind, of_user(error), error.__traceback__)
             raise
     finally:
         if not watcher.stopped:
@@ -450,13 +457,6 @@ class Watched:
     status: int
     interrupted: bool = False
     left: tuple[str, ...] = ()
-
-    @property
-    def code(self) -> int:
-        """The exit code: a refutation first, then a script that failed by itself, then the verification's own."""
-        stopped = "stopped_after" in self.verification.config
-        own = self.status == 0 or stopped or self.verification.exit is Exit.BROKEN
-        return self.verification.code if own else EXIT_CODE[Exit.CRASH]
 
 
 def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
@@ -481,6 +481,8 @@ def watch(script: Script, stdout: int | None = None, **options: Any) -> Watched:
         except (OSError, ValueError) as e:
             reason = f"the script's process ended with exit code {status} and left no answer: {e}"
             found = undecided(script.shown, options, Outcome.ERROR, reason)
+    if status and not interrupted and "stopped_after" not in found.config:
+        found.config.setdefault("failed", f"with exit code {status}")
     found.seconds["all"] = round(time.monotonic() - began, 3)
     return Watched(found, status, interrupted, tuple(left))
 

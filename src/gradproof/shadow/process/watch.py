@@ -33,7 +33,7 @@ from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
+from gradproof.shadow.verify.one_run import HELP as FUNCTION, OneRun, WithEvents, spans
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
 
@@ -50,7 +50,7 @@ BLIND = (
 )
 UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
 UNREPORTED = "the losses were not followed, and no mean of each window was reported"
-FUNCTION = "put the training step into a function of a Run, for gradproof check"
+ALONE = "run the script by itself first"
 FURTHER = "report the mean of each window with gradproof.monitoring.report_loss"
 HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
 WRITTEN = "gradients were written in a backward pass by more than accumulation; one run does not show how"
@@ -73,6 +73,7 @@ class ScriptWatch(Monitor):
     ) -> None:
         self.stop_after: int | None = options.pop("stop_after", None)
         self.stopping: Callable[[], None] = lambda: None
+        self.failed: Reason | None = None
         windows = min(windows, self.stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
         self.asked, self.named = windows, windows_at is not None
@@ -160,7 +161,9 @@ class ScriptWatch(Monitor):
         judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded)
         doubt = self._interfered()
         ruling = StepRuling(self, self.accum_steps, self.left, doubt is None and judge.in_passes())
-        found = Verification("", {"accum_steps": ruling.n, "inferred": self.accum_steps is None})
+        found = Verification("", {"inferred": self.accum_steps is None})
+        found.config |= {"accum_steps": ruling.n} if ruling.windows or self.accum_steps else {}
+        found.config |= {"failed": f"at {self.failed[1]}: {self.failed[0]}"} if self.failed else {}
         found.uncovered, found.versions = [BLIND], {"torch": torch.__version__}
         found.monitoring, found.notes = monitored(self), heard(self)
         rows = Counter((event.kind, str(event.location)) for event in events)
@@ -196,6 +199,8 @@ class ScriptWatch(Monitor):
     def _undecided(self, name: str, judged: bool) -> Result:
         """An obligation that neither values nor events decide. `judged`: there is a window to judge."""
         lost, run = next(iter(self.engine.facts.lost), None), self.run
+        if not judged and self.failed is not None:
+            return Result(name, Outcome.ERROR, f"the script failed: {self.failed[0]}", self.failed[1], ALONE, "events")
         if not judged:
             why = f"no {'backward pass' if self.types else 'optimizer step'} was seen"
             if run.windows and not run.recorded & set(range(run.windows)):

@@ -33,6 +33,10 @@ Ended = tuple[Outcome, str, Location]
 Objections = Iterator[tuple[str, Location]]
 """What keeps something from being proved, each with its line."""
 HELP = "check a small model without --fake, which has numbers"
+APART = (
+    "batch norm in training mixes the samples of a micro-batch, so accumulation is not the full batch: keep it in eval "
+    "mode, or use GroupNorm or LayerNorm; SyncBatchNorm mixes samples as well"
+)
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 INFINITE = "('float', 'inf')"
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
@@ -316,7 +320,7 @@ class Judge(Judging):
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
         for what, where in self.facts.coupled.items() if meet else ():
             reason = f"{reason}: samples meet in {what.split(' at ')[0]}"
-            return self._result(EQ, Outcome.OUTSIDE, reason, where, self.help)
+            return self._result(EQ, Outcome.OUTSIDE, reason, where, APART if "batch_norm" in what else self.help)
         return self._open(EQ, reason, location, self.help)
 
     def unscaled(self, value: Combination) -> Combination:

@@ -21,7 +21,7 @@ from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result, values_read
-from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
+from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
 from gradproof.shadow.whole.ahead import AHEAD, MICRO
@@ -37,7 +37,10 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
-HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
+HELP = (
+    "put the training into a function of one argument, a Run that has the numbers to train with, such as "
+    "run.accum_steps: gradproof check compares it with the full batch"
+)
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
 MIXED = "unscaled before the window was complete: the sum mixes two scales"
@@ -234,7 +237,8 @@ class OneRun(Judging):
         where = next(iter(self.facts.coupled.items()), None)
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
-        return self._result(EQ, Outcome.OUTSIDE, f"samples of {what} meet in {where[0].split(' at ')[0]}", where[1])
+        help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0].split(' at ')[0]}"
+        return self._result(EQ, Outcome.OUTSIDE, reason, where[1], help)
 
     def _weighted(self, what: str, window: WindowWeights, each: Mapping[int, Combination]) -> Result:
         """Samples have other weights: a wrong rule where the numbers differ, or equal by chance."""

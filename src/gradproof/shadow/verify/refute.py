@@ -91,6 +91,8 @@ class Refuter(Judge):
         open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
         if any(result.outcome is Outcome.VACUOUS for result in results):
             open_ = {STALE}
+        if any(result.outcome is Outcome.OUTSIDE for result in results if result.obligation == EQ):
+            open_.discard(LOSS)  # samples that meet have no loss of their own
         open_ |= {STEPS} if self.ours.unread or self.often() is not None else set()
         at = self.first or self.unequal
         if EQ in refuted and at is not None:
