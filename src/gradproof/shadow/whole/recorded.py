@@ -89,7 +89,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
         self.reaching: set[int] = set()
-        self.since = self.parts = self.applied_of = 0
+        self.since = self.parts = self.applied_of = self.resumed = 0
         self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
 
@@ -400,6 +400,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         super().before_step(optimizer)
         update = self.facts.updates[-1]
         update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
+        update.fetches = self.resumed, self.fetch
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
 
@@ -522,6 +523,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 with torch.no_grad(), _disable_current_modes():
                     left = bool(torch.count_nonzero(p.grad))
                 self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
+        self.resumed = self.fetch
         self.look("parameter")
 
     def _forget(self) -> None:
