@@ -28,6 +28,8 @@ HELD, OTHER = 12, 25
 """The most lines of a verification that holds, and of any other."""
 SHOWN = 4
 """Weights, or numbers, that one line shows."""
+OPTION = "--windows-at"
+"""The option of a help that is never cut."""
 MORE = "--verbose shows everything, --format json has all numbers"
 CAUSES = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-INV-004", "GA-DATA-001", "GA-SYNC-001", "GA-TOK-001", EQUAL)
 """The most serious refutation first: what makes a gradient wrong stands before the gradient that it makes wrong."""
@@ -75,9 +77,7 @@ def _held(v: Verification) -> Iterator[Line]:
     ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
     for reach, some in groupby(ordered, key=lambda r: r.reach):
         yield _reaching(near(reach), list(some))
-    yield from _windows(v)
-    if apart := [said for said in not_judged(v) if not said.startswith("window ")]:
-        yield Line("; ".join(apart), "not judged: ")
+    yield Line("; ".join(not_judged(v)), "not judged: ")
     if v.rounding:
         bounded = sum(row.get("bound") is not None for row in v.rounding)
         tensors = plural(len(v.rounding), "tensor")
@@ -118,11 +118,12 @@ def _not_held(v: Verification) -> Iterator[Line]:
                 STYLE[block.effect],
             )
         elif block.effect is Effect.OPEN and block.first.applies:
-            yield Line(f"{_names(block.results)}: {near(block.first.reason)}", f"{_open(block, v)}: ")
+            option = f"; {block.first.help}" if OPTION in block.first.help else ""
+            said = f"{_names(block.results)}: {near(block.first.reason)}{option}"
+            yield Line(said, f"{_open(block, v)}: ", firm=bool(option))
     for result in v.results:
         if not result.applies:
             yield Line(f"{named(result.obligation)}: {near(result.reason)}", "not judged: ")
-    yield from _windows(v)
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
     names = f": {_names(held)}" if held else ""
     yield Line(f"{counted(v)}{names}", "also: ")
@@ -135,11 +136,6 @@ def counted(v: Verification) -> str:
         return f"{held} of {plural(sum(r.applies for r in v.results), 'obligation')} hold"
     judged = "" if held == len(v.results) else " that was judged"
     return f"every obligation{judged} holds ({held} of {len(v.results)})"
-
-
-def _windows(v: Verification) -> Iterator[Line]:
-    """Windows of a run that went otherwise than the recorded ones."""
-    return (Line(near(said), "not judged: ") for said in v.uncovered if said.startswith("window "))
 
 
 def urgent(v: Verification) -> list[Block]:
@@ -175,7 +171,7 @@ def _whole(block: Block, v: Verification) -> Iterator[Line]:
         yield from (Line(text, label, indent=2) for label, text in rows if text)
     help = f"gradproof explain {r.outcome} says what it means{_allowing(v)}"
     if r.help or (not broken and r.outcome is not Outcome.ERROR):
-        yield Line(one_line(r.help or help), "help: ", "bold green", 2)
+        yield Line(one_line(r.help or help), "help: ", "bold green", 2, firm=OPTION in r.help)
 
 
 def _allowing(v: Verification) -> str:

@@ -26,14 +26,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location
+from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.ruling import StepRuling
+from gradproof.shadow.protocol.ruling import StepRuling, left_over
 from gradproof.shadow.protocol.run_events import CLIP, PASS
+from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
-from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
+from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
 from gradproof.shadow.verify.one_run import HELP as FUNCTION, OneRun, WithEvents, spans
+from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
 
@@ -43,7 +46,11 @@ RESTS_ON = {
     "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
 }  # fmt: skip
 """What does not hold where one of others is refuted."""
+OF_EVENTS = RESTS_ON.keys() - {"GA-INV-001"} | {*WINDOW}
+"""What a window of other events may break."""
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
+MOST_NAMED = 4
+"""Windows that are like no recorded one, and that an option is shown for."""
 BLIND = (
     "what hooks, custom autograd functions, communication hooks and callbacks of the engine do to a gradient while it "
     "arrives in `.grad`"
@@ -51,6 +58,7 @@ BLIND = (
 UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
 UNREPORTED = "the losses were not followed, and no mean of each window was reported"
 ALONE = "run the script by itself first"
+PRINTED = "no reported loss was seen: what the script prints was not followed"
 FURTHER = "report the mean of each window with gradproof.monitoring.report_loss"
 HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
 WRITTEN = "gradients were written in a backward pass by more than accumulation; one run does not show how"
@@ -63,7 +71,8 @@ class ScriptWatch(Monitor):
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
-    micro-batch of the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks.
+    micro-batch of the window after it; by default the first `windows`, and the last one of the first epoch. Meanwhile
+    torch is as it was, but for hooks.
     After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the
     verification, and raises SystemExit.
     """
@@ -77,12 +86,13 @@ class ScriptWatch(Monitor):
         windows = min(windows, self.stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
         self.asked, self.named = windows, windows_at is not None
-        self.chosen = frozenset(range(windows)) if windows_at is None else chosen(windows_at)
+        self.chosen = frozenset([*range(windows), LAST]) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
         self.engine.reaching = self.details.reaching
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
+        self._given: Any = None  # the last batch
         self._following = ExitStack()
 
     def enters(self, stack: ExitStack) -> None:
@@ -103,7 +113,17 @@ class ScriptWatch(Monitor):
 
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
+        self._given, it = batch, self._iteration
         self.engine.took(batch)
+        if not self.on or it is None or not torch.is_grad_enabled():
+            return
+        with _disable_current_modes():
+            holds = [(t.shape, None if (own := checksum(t)) is None else int(own)) for t in tensors_in(batch)]
+        if not holds or any(own is None for _, own in holds):
+            return
+        of, first = it.held.setdefault((*holds,), (it, self.engine.fetch))
+        if of is not it:
+            self.engine.meetings.repeats[self.engine.fetch] = first, user_location()
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.
@@ -140,6 +160,8 @@ class ScriptWatch(Monitor):
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.parameters())
+            if self._iteration is not None and not self._iteration.since:  # a batch was read before the step
+                self.engine.took(self._given)
             self._following.enter_context(recording(self.engine))
         return self.on
 
@@ -158,9 +180,12 @@ class ScriptWatch(Monitor):
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
         events = [event for own in self.run.kept() for event in own]
-        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded)
+        rests = {number: left_over(own, self.epoch_batches) for number, own in self.run.seen.items()}
+        left = {n: sum(event.kind == PASS for event in self.run.seen[n][:at]) for n, at in rests.items()}
+        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded, left)
         doubt = self._interfered()
-        ruling = StepRuling(self, self.accum_steps, self.left, doubt is None and judge.in_passes())
+        shown, dropped = doubt is None and judge.in_passes(), {n: rests[n] for n in judge.left}
+        ruling = StepRuling(self, self.accum_steps, self.left, shown, dropped)
         found = Verification("", {"inferred": self.accum_steps is None})
         found.config |= {"accum_steps": ruling.n} if ruling.windows or self.accum_steps else {}
         found.config |= {"failed": f"at {self.failed[1]}: {self.failed[0]}"} if self.failed else {}
@@ -173,6 +198,7 @@ class ScriptWatch(Monitor):
         for name in expected_obligations(self.world):
             results.setdefault(name, self._undecided(name, bool(ruling.windows)))
         beside_refuted(results)
+        self._unlike(results)
         found.results = [results[name] for name in OBLIGATIONS if name in results]
         self._disclose(found)
         return found
@@ -190,8 +216,6 @@ class ScriptWatch(Monitor):
             if one.obligation not in results or results[one.obligation].outcome is not Outcome.REFUTED:
                 results[one.obligation] = one
         equal = "GA-EQ-001" in results and results["GA-EQ-001"].outcome is Outcome.HOLDS
-        if self.reports:
-            results.pop("GA-INV-001", None)
         sums = self.details.sums.result(FUNCTION) if self.world > 1 else None
         others = (ruling.result(), reported(self, equal), sums)
         return results | {one.obligation: one for one in others if one is not None}
@@ -206,6 +230,8 @@ class ScriptWatch(Monitor):
             if run.windows and not run.recorded & set(range(run.windows)):
                 why = f"none of the windows was recorded that were asked for; the run has {run.windows}"
             return Result(name, Outcome.OPAQUE, why, domain="events")
+        if name == "GA-INV-001" and not self.reports:
+            return Result(name, Outcome.UNKNOWN, PRINTED, domain=DOMAIN, details={"code": NO_LOSS})
         if name == "GA-INV-001":
             return Result(name, Outcome.UNKNOWN, UNREPORTED, None, FURTHER, "events", RECORDED)
         if lost is None:
@@ -218,6 +244,19 @@ class ScriptWatch(Monitor):
             return WRITTEN, self.engine.overwritten
         passes = (event for own in self.run.seen.values() for event in own if event.kind == PASS and event.about)
         return next(((HOOKED, event.location) for event in passes if event.about.hooked), None)
+
+    def _unlike(self, results: Mapping[str, Result]) -> None:
+        """What a window may break that was not recorded, and is like none that was, does not hold."""
+        self.others = list(self.run.others())
+        if not self.others:
+            return
+        (count, at, reason), *_ = named = self.others[:MOST_NAMED]
+        numbers = {n for n in self.run.recorded if n < self.run.windows} | {at for _, at, _ in named}
+        option = f"--windows-at {','.join(map(str, sorted(numbers)))}"
+        more = f" and {count - 1} more like it were" if count > 1 else " was"
+        for result in (one for name, one in results.items() if one.outcome is Outcome.HOLDS and name in OF_EVENTS):
+            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
+            result.reason, result.help = f"window {at + 1}{more} not recorded, and {reason}", f"record it: {option}"
 
     def _total(self) -> str:
         """The windows of the run, in words: those of a run that was shortened are no whole run."""
@@ -235,14 +274,9 @@ class ScriptWatch(Monitor):
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, self._total())}"
-        others = list(run.others())
-        for count, at, reason in others:
-            more = f" and {count - 1} more like it" if count > 1 else ""
-            said = f"window {at + 1}{more}: it {reason}; not judged: record it with --windows-at {at}"
-            found.uncovered.append(said)
         rest = run.windows - len(recorded)
         if recorded and rest:
-            alike = rest - sum(count for count, _, _ in others) - run.more
+            alike = rest - sum(count for count, _, _ in self.others) - run.more
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
@@ -252,7 +286,7 @@ class ScriptWatch(Monitor):
             if number >= run.windows or number not in run.recorded:
                 why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
                 found.notes.append(f"window {number} of --windows-at was not {why}")
-        if LAST in words and not self.ended:
+        if self.named and LAST in words and not self.ended:
             why = "the run has no window after its length was known" if self.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
 

@@ -93,6 +93,7 @@ class Monitor:
         self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Iteration, int]]] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
         self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
@@ -247,7 +248,7 @@ class Monitor:
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(length_of(loader))
+        self._iterations[made] = Iteration(length_of(loader), held=self._held.setdefault(loader, {}))
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:
@@ -259,11 +260,15 @@ class Monitor:
                 batch = original(iterator)
         except StopIteration:
             found.ended, self._iteration = True, found
+            found.held.clear()
             raise
         found.read, found.since = found.read + 1, 0
-        found.sizes.add(rows_of(batch))
+        found.rows = rows_of(batch)
+        found.sizes.add(found.rows)
         self._iteration = found
         self.gave(batch)
+        if found.complete:
+            found.held.clear()
         return batch
 
     def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
@@ -308,9 +313,11 @@ class Monitor:
 
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
-        event = self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
+        it = self._iteration or Iteration()
+        held = sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0
+        event = self.run.begins(held, it.rows)
         self._turn()
-        self._before, self._since, it = self._since, Forwards(), self._iteration or Iteration()
+        self._before, self._since = self._since, Forwards()
         it.passes, it.since = it.passes + 1, it.since + 1
         it.late += int(it.ended)
         it.most = it.most if it.ended else max(it.most, it.since)

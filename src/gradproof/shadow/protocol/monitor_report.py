@@ -36,6 +36,9 @@ REDUCING = frozenset(
 )  # fmt: skip
 MEAN = 1
 DEEP = 64
+WHOLE = "the mean over the window's micro-batches"
+SO_FAR = "a mean over the first micro-batches of a window was reported as the loss of one"
+HELP = 'report the mean of the whole window: report_loss(..., of="window")'
 ULPS = 16
 
 
@@ -183,7 +186,7 @@ class ReportedLoss:
             "the loss of the micro-batch": losses[-1],
             "the loss of the micro-batch, divided by N": shares[-1],
             "the loss of the micro-batch with the loss scale in it": shares[-1] * float(window[-1].scale),
-            "the mean over the window's micro-batches": sum(losses) / len(losses),
+            WHOLE: sum(losses) / len(losses),
             "the sum over the window's micro-batches": sum(losses),
             "the window's divided losses, added up": sum(shares),
         }
@@ -193,6 +196,9 @@ class ReportedLoss:
         alike = [name for name in (right, *names) if close(value, due[name], room)]
         if right in alike:
             return True, right
+        if WHOLE in alike:  # a window that is not complete has no mean yet
+            whole = any(window[-1] is closed[-1] and len(window) == len(closed) for closed in monitor.closed)
+            return (True, WHOLE) if whole else (None, SO_FAR)
         said = f"{value:.6g} was reported as {right}, which is {due[right]:.6g}"
         return (False, f"{said}; it is {alike[0]}") if alike else (None, f"{said}; what it is was not recognised")
 
@@ -296,9 +302,9 @@ def reported(monitor: Monitor, equal: bool) -> Result | None:
     for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
         for report, right, words in found:
             if right is wanted:
-                help = "report the loss before its division by N" if right is False else ""
+                help = "report the loss before its division by N" if right is False else HELP * (words == SO_FAR)
                 return Result(REPORTED, outcome, words, report.location, help, "events", RECORDED)
-    last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
+    last = {id(report.window[-1]) for report, _, words in found if words == WHOLE and report.window}
     if not found or not all(id(window[-1]) in last for window in monitor.closed):
         return None
     if not equal:

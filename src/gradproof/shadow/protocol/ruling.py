@@ -8,7 +8,7 @@ are made of, events show nothing: the values do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -79,7 +79,9 @@ class SeenWindow:
         self.count, self.last = len(self.passes), self.seen[-1] if self.seen else SeenPass()
         self.forwards = [one.forwards for one in self.seen]
         self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
-        done = self.last.trained and (following is None or following.iteration is not self.last.iteration)
+        it = self.last.iteration  # of which this pass was the last, if it was read to its end
+        done = it is not None and it.trained and self.last.read == it.read
+        done = done and (following is None or following.iteration is not it)
         self.ended = done or bool(length and self.seen and not self.last.passes % length)
         each = all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(self.seen))
         self.shown = (each and bool(self.seen) and self.seen[0].iteration is not None) or length is not None
@@ -94,15 +96,19 @@ class StepRuling:
     """What the events of the recorded windows of one run decide of its steps.
 
     `left`: the run ended while it was followed, and weights hold gradients. `shown`: the values show that each backward
-    pass is one micro-batch.
+    pass is one micro-batch. `dropped`: where the events of a window begin, where an epoch left some over (`left_over`).
     """
 
-    def __init__(self, monitor: Monitor, given: int | None, left: bool, shown: bool = False) -> None:
+    def __init__(
+        self, monitor: Monitor, given: int | None, left: bool, shown: bool = False, dropped: Mapping[int, int] = {}
+    ) -> None:
         self.monitor, self.given, self.left = monitor, given, left
         seen = monitor.run.seen.items()
         first = {n: e.about for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
         self.all = [
-            SeenWindow(n, own, first.get(n + 1), monitor) for n, own in sorted(seen) if n in monitor.run.recorded
+            SeenWindow(n, own[dropped.get(n, 0) :], first.get(n + 1), monitor)
+            for n, own in sorted(seen)
+            if n in monitor.run.recorded
         ]
         self.windows = [window for window in self.all if window.steps]
         for window in self.windows:
@@ -256,6 +262,21 @@ class StepRuling:
             return Result(NAME, Outcome.HOLDS, words, domain="events", reach=RECORDED, details=details)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
         return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
+
+
+def left_over(events: Sequence[Event], length: int | None) -> int:
+    """Where in a window that is zeroed begins what is no rest of an epoch: the rest is shorter than what follows.
+
+    `length`: the backward passes of an epoch, where that was given. 0 where no end of an epoch is shown.
+    """
+    for at in (at for at, event in enumerate(events) if event.kind == kinds.ZERO):
+        rest, own = ([e.about for e in part if e.kind == kinds.PASS] for part in (events[:at], events[at:]))
+        if not rest or len(rest) >= len(own) or None in (*rest, *own):
+            continue
+        of = rest[-1].iteration
+        if not rest[-1].passes % length if length else of and of.complete and of is not own[0].iteration:
+            return at
+    return 0
 
 
 def said(events: Iterable[Event], *names: str) -> Iterator[Reason]:

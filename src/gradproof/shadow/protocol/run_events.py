@@ -38,22 +38,27 @@ step wrote, a backward pass that raised, and one that began while that of anothe
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
-Kind = tuple[tuple[Act, ...], tuple[Act, ...]]
-"""What happens in a window up to its last step, and after it."""
+Kind = tuple[tuple[Act, ...], tuple[Act, ...], frozenset[int]]
+"""What happens in a window up to its last step, and after it; the rows of its batches, while one number is known."""
 
 
 @dataclass
 class Iteration:
-    """One pass over a DataLoader, and how backward passes followed its batches."""
+    """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
+
+    `held`: by what batches hold, the iteration and the number of the first such batch since one came to its end.
+    """
 
     length: int | None = None
     sizes: set[int | None] = field(default_factory=set)
+    rows: int | None = None
     read: int = 0
     ended: bool = False
     passes: int = 0
     since: int = 0
     most: int = 1
     late: int = 0
+    held: dict[Any, tuple[Iteration, int]] = field(default_factory=dict)
 
     @property
     def stated(self) -> bool:
@@ -133,6 +138,7 @@ class RunEvents:
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
         self.seen: dict[int, list[Event]] = {}
+        self._rows = set[int](), set[int]()  # of the batches of the present window, and of the recorded ones
 
     def kept(self) -> list[list[Event]]:
         """The events of each recorded window."""
@@ -151,12 +157,16 @@ class RunEvents:
             self.stepped |= kind == STEP
         return made
 
-    def begins(self, held: int = 0) -> Event:
-        """A backward pass begins: the first of a window where a step came before. `held`: gradients that are there."""
+    def begins(self, held: int = 0, rows: int | None = None) -> Event:
+        """A backward pass begins: the first of a window where a step came before.
+
+        `held`: gradients that are there. `rows`: of the last batch of a data loader.
+        """
         if self.stepped:
             self._close()
         if not self.open:
             self.open, self.left = True, held
+        self._rows[0].update(() if rows is None else (rows,))
         return self.keep(PASS)
 
     def wanted(self, event: Event) -> bool:
@@ -169,9 +179,12 @@ class RunEvents:
         after = acts[until:]
         if sum(what == SCHEDULE for what, _ in after) == 1:  # one that follows epochs, or each step
             after = [act for act in after if act[0] != SCHEDULE]
-        kind = (((LEFT, NOWHERE),) * self.left + tuple(acts[:until]), tuple(after))
+        own, known = self._rows
+        rows = frozenset(own if len(known) < 2 else ())
+        kind = (((LEFT, NOWHERE),) * self.left + tuple(acts[:until]), tuple(after), rows)
         if self.on:
             self._recorded.add(kind)
+            known |= own
         elif self.number - 1 not in self.recorded:
             del self.seen[self.number]
         if kind in self._kinds or len(self._kinds) < MOST:
@@ -179,6 +192,7 @@ class RunEvents:
             self._kinds[kind] = (count + 1, first)
         else:
             self.more += 1
+        own.clear()
         self.number, self.open, self.stepped = self.number + 1, False, False
 
     @property
@@ -195,19 +209,35 @@ class RunEvents:
         if self.stepped:
             last = self.number
             self._close()
-        bodies = {body for body, _ in self._recorded}
         for kind, (count, first) in self._kinds.items():
-            final = (count, first) == (1, last) and kind[0] in bodies
-            if kind not in self._recorded and not final and self._recorded:
+            if self._recorded and not self._known(kind, (count, first) == (1, last)):
                 yield count, first, self._difference(kind)
+
+    def _known(self, kind: Kind, final: bool) -> bool:
+        """Whether a recorded window is like this one, which may begin with fewer gradients, and zero more after."""
+        body, after, rows = kind
+        for own, other, _ in self._recorded:
+            left = iter(after)
+            more = {act[0] for act in Counter(after) - Counter(other)}
+            fewer = own[: max(0, len(own) - len(body))]
+            same = (*fewer, *body) == own and {act[0] for act in fewer} <= {LEFT}
+            if same and (final or (all(act in left for act in other) and more <= {ZERO})):
+                return not self._other(rows)
+        return False
+
+    def _other(self, rows: frozenset[int]) -> frozenset[int]:
+        """Rows of batches that no recorded window has, where those of all recorded ones are one number."""
+        return rows - self._rows[1] if len(self._rows[1]) == 1 else frozenset()
 
     def _difference(self, kind: Kind) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
-        own, *others = (Counter(body + after) for body, after in (kind, *self._recorded))
+        own, *others = (Counter(body + after) for body, after, _ in (kind, *self._recorded))
         passes, *known = (sum(n for (what, _), n in one.items() if what == PASS) for one in (own, *others))
         if passes not in known:
             right = " or ".join(map(str, sorted({*known})))
             return f"has {passes} backward passes where the recorded ones have {right}"
+        if rows := self._other(kind[2]):
+            return f"has a batch of {min(rows)} rows where the recorded ones have {min(self._rows[1])}"
         every = set[Act]().union(*others)
         for act in (act for act in own if act not in every):
             return f"has {own[act]} x {shown_act(act)}, which no recorded one has"

@@ -20,12 +20,13 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.result import NO_LOSS, RECORDED, Result, values_read
-from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
+from gradproof.shadow.result import RECORDED, Result, values_read
+from gradproof.shadow.verify.data import objections
+from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
 from gradproof.shadow.whole.ahead import AHEAD, MICRO
-from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
+from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
@@ -61,22 +62,35 @@ class OneRun(Judging):
 
     undecided = HELP
 
-    def __init__(self, engine: Recorded, clips: bool, total: str, recorded: Collection[int]) -> None:
+    def __init__(
+        self, engine: Recorded, clips: bool, total: str, recorded: Collection[int], left: Mapping[int, int]
+    ) -> None:
         self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
+        self.left = set[int]()  # the windows of `left` whose first runs, as many, are in no gradient
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
-        self.totals: set[str] = set()
+        self.unused = set[int]()
         last: dict[int, int] = {}
         for step in engine.facts.updates:
             runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
+            runs = runs[self._dropped(step, runs, left.get(step.window, 0)) :]
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
                 self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
         self.ended = next(self._impossible(), None) if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
+
+    def _dropped(self, step: Update, runs: Sequence[BackwardPass], left: int) -> int:
+        """How many of the first runs of a window were zeroed, where the events show that an epoch left them over."""
+        gone = self.terms.summed(gain for run in runs[:left] for gain in run.gains.values())
+        if not left or runs[left - 1].emptied is None or gone & self.terms.summed(step.gradients.values()):
+            return 0
+        self.left.add(step.window)
+        self.unused |= {sample // MICRO for sample in gone}
+        return left
 
     def results(self) -> list[Result]:
         """A result for each obligation that the values of one run can decide; none where no pass was followed."""
@@ -89,7 +103,7 @@ class OneRun(Judging):
             refuted = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
             return [refuted.get(name) or self._result(name, *ended) for name in (DATA, EQ, STALE, WIDTH, CLIP)]
         assert equal is not None
-        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(self._narrow()), self.clipping()]
+        found = [self.data(equal), equal, self.stale(), self.width(self._narrow()), self.clipping()]
         tokens = self.tokens(equal)
         return found if tokens is None else [*found, tokens]
 
@@ -116,19 +130,6 @@ class OneRun(Judging):
         """The samples of the micro-batches that some terms are made of."""
         micro = {sample // MICRO for sample in self.terms.samples(terms)}
         return sum(self.engine.rows.get(number) or 1 for number in micro)
-
-    # GA-INV-001
-
-    def loss(self, equal: Result) -> Result:
-        """The losses that backward was given add up to the window's loss."""
-        how = "what the script prints was not followed"
-        factors = [window.factor() for window in self.windows]
-        scaled = any(f is None or f[0] not in self.engine.shares for f in factors)
-        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM, DIVIDED} and not scaled:
-            words = "the losses that backward was given in a window are its loss in parts"
-            return self._result(LOSS, Outcome.HOLDS, f"{words}; {how}")
-        reason = f"no reported loss was seen: {how}"
-        return Result(LOSS, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
 
     def _impossible(self) -> Iterator[Ended]:
         """What keeps every obligation undecided."""
@@ -193,7 +194,7 @@ class OneRun(Judging):
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
         found = [self._scaled(window) for window in self.windows]
-        self.totals = {words for words, _, _ in found if words}
+        totals = {words for words, _, _ in found if words}
         others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
         for window, (_, total, bad) in zip(self.windows, found, strict=True):
             unequal = next(self._unequal(window), None)
@@ -202,8 +203,8 @@ class OneRun(Judging):
             if bad is not None and bad not in others:
                 return others[0] if others and total else bad
         bad = next(iter(others), None)
-        words = "; ".join(sorted(self.totals))
-        if bad is None and SUM in self.totals and len(self.totals) > 1:
+        words = "; ".join(sorted(totals))
+        if bad is None and SUM in totals and len(totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
         return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
@@ -367,9 +368,10 @@ class OneRun(Judging):
     def _skipped(self, at: int) -> int:
         """How many batches a data loader gave for a window, or beside it, that are in no window."""
         used = [{sample // MICRO for sample in window.samples} for window in self.windows]
+        resumed, last = self.windows[at].step.fetches
         first = max((number for own in used[:at] for number in own), default=-1)
-        last = min((number for own in used[at + 1 :] for number in own), default=self.engine.fetch + 1)
-        return sum(first < number < last for number in self.engine.given.difference(*used))
+        others = self.engine.given.difference(*used, *map(self._micro_batches, self.engine.runs))
+        return sum(max(first, resumed - 1) < number <= last for number in others)
 
     # GA-INV-002, GA-INV-004, GA-INV-005, GA-DATA-001
 
@@ -491,23 +493,9 @@ class OneRun(Judging):
         if equal.outcome is not Outcome.HOLDS:
             return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
         count = len(set[int]().union(*(window.samples for window in self.windows)))
-        return self._unless(DATA, self._lost(), f"{count} samples, each in the gradients of one window")
-
-    def _lost(self) -> Objections:
-        """What speaks against samples that are each in one window."""
-        if self.engine.meetings.reused is not None:
-            reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-            yield reason, self.engine.meetings.reused
-        seen: set[int] = set()
-        for window in self.windows:
-            if seen & window.samples:
-                reason = f"samples of an earlier window are in the gradients of window {window.shown}"
-                yield reason, window.step.location
-            seen |= window.samples
-        last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
-        for sample, location in self.engine.used.items():
-            if sample not in seen and sample in trained and sample // MICRO <= last:
-                yield f"{self.sample(sample)} is in no gradient", location
+        words = f"{count} samples, each in the gradients of one window"
+        left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
+        return self._unless(DATA, objections(self), f"{words}{left}")
 
 
 class WithEvents:

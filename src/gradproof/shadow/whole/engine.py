@@ -26,7 +26,7 @@ from gradproof.shadow.whole.interpreter import GENERATORS, Call, Interpreter, La
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
-from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, Shape, Terms, bared
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, Combination, Shape, Terms, bared
 from gradproof.shadow.whole.unseen import Unchanged, inside, saved, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -73,7 +73,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.grads, self.stepping, self.closures = True, False, False
         self.begun_with: Mapping[str, Combination] = {}
         self.passes = self.all_passes = self.scales = self.exports = 0
-        self.shares, self.seen, self.left = {UNIT}, Unchanged(), dict[int, Location]()
+        self.seen, self.left = Unchanged(), dict[int, Location]()
         self.optimizers, self.last = list[Any](), dict[int, int]()
         self.held_buffers: dict[tuple[int, str], Callable[[], Any]] = {}
         self.updated: dict[tuple[int, Geometry], Kept] = {}
@@ -148,7 +148,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
         by, powers = self.facts.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
-        self.shares |= set() if powers else {by}
         self.laws.scales(powers, by, inverse)
         for grad in grads:
             self.put(grad, self.laws.rescaled(values[id(grad)], by, powers))

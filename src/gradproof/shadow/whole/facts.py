@@ -44,7 +44,8 @@ class Update:
     `begun_with`; learning `rates`. `peak`: the largest of a gradient while the window was summed; what scaled the
     gradients after that scales it as well.
     Of a watched run: its `window`, counted from 0; `since`, `until`: the backward passes before the recording began, or
-    went on, and before the step; `part`: how often it went on after windows that were not recorded.
+    went on, and before the step; `part`: how often it went on after windows that were not recorded; `fetches`: the
+    number of the micro-batch at which it went on last, and of the one that was fetched last before the step.
     """
 
     location: Location
@@ -65,6 +66,7 @@ class Update:
     until: int = 0
     window: int = 0
     part: int = 0
+    fetches: tuple[int, int] = (0, 0)
 
     @property
     def at_rest(self) -> bool:

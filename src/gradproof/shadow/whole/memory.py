@@ -354,7 +354,9 @@ class Meetings:
     `again`: one micro-batch met what another one of its window had met. `beside`: such data that hold other numbers for
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
-    samples that another window had met, and that still hold the same.
+    samples that another window had met, and that still hold the same. `repeated`: where a micro-batch without a row of
+    its own met what another one had met there. `repeats`: batches of a data loader that hold what one of another
+    iteration over it held, by number, and where they were read.
     """
 
     def __init__(self) -> None:
@@ -362,7 +364,9 @@ class Meetings:
         self.by_chance: Any = None
         self.reused: Any = None
         self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, int]]] = {}
-        self._met: dict[tuple[int, Geometry], tuple[Any, int, int]] = {}
+        self.repeats: dict[int, tuple[int, Any]] = {}
+        self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
+        self._same: dict[tuple[int, int], Any] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
         self._fresh: set[tuple[int, int]] = set()
         self._places: dict[tuple[int, int], Any] = {}
@@ -377,19 +381,26 @@ class Meetings:
         """A place; None without one."""
         return next((at for batch, at in self._places.items() if batch in self._fresh), None)
 
+    @property
+    def repeated(self) -> Any:
+        """A place; None without one."""
+        return next((at for batch, at in self._same.items() if batch not in self._fresh), None)
+
     def data(self, tensor: torch.Tensor, value: Value, window: int, fetch: int, location: Any) -> None:
         """A micro-batch met data, which are rows of samples or not."""
         storage = tensor.untyped_storage()
         key = (storage._cdata, geometry_of(tensor))
-        weak, before, other = self._met.get(key, (None, -1, fetch))
+        weak, before, other, at = self._met.get(key, (None, -1, fetch, None))
         known = weak is not None and not weak.expired() and before == window
         if known and other != fetch:
             self.again = True
+            if at == location:
+                self._same.setdefault((window, fetch), location)
             if not value.shared and differ(tensor, value):
                 self._places.setdefault((window, fetch), location)
         elif not known:
             self._fresh.add((window, fetch))
-        self._met[key] = (weakly(storage), window, fetch)
+        self._met[key] = (weakly(storage), window, fetch, location)
         if not value.shared and self.reused is None:
             self._met_rows(tensor, value.axis, window, location)
 

@@ -65,7 +65,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = self.begun = self.ran = self.by_pass = False
-        self.depth = self.fetch = self.inside = self.steps = self.since = self.parts = self.applied_of = 0
+        self.resumed = 0
+        self.depth = self.fetch = self.inside = self.steps = self.since = self.parts = self.applied_of = (
+            self.resumed
+        ) = 0
         self.runs, self.used, self.alive = list[BackwardPass](), dict[int, Location](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
@@ -429,6 +432,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         super().before_step(optimizer)
         update = self.facts.updates[-1]
         update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
+        update.fetches = self.resumed, self.fetch
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
 
@@ -551,6 +555,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 with torch.no_grad(), _disable_current_modes():
                     left = bool(torch.count_nonzero(p.grad))
                 self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
+        self.resumed = self.fetch
         self.look("parameter")
 
     def _forget(self) -> None:

@@ -1,0 +1,278 @@
+"""`watch` on the data of a loop: windows of other events or sizes, batches that are used again, and losses."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from torch import nn
+
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.report.formats import brief
+from gradproof.shadow.result import Verification
+from tests.checked import watch
+
+HOLDS, REFUTED, UNKNOWN = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN
+EQ, DATA, LOSS, STEPS = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-003"
+FILE = "watch_data_loop.py"
+HEAD = """
+from torch.utils.data import DataLoader, TensorDataset
+from gradproof.monitoring import report_loss
+torch.manual_seed(0)
+X, Y = torch.randn({size}, 4), torch.randn({size}, 1)
+model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+mse, N = nn.functional.mse_loss, 4
+loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle={shuffle})
+"""
+
+
+def watched(body: str, *, size: int = 124, shuffle: bool = True, **options: object) -> Verification:
+    """What is said of a loop over 31 batches of 4 samples, by default."""
+    text = HEAD.format(size=size, shuffle=shuffle) + body
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    return watch(lambda: exec(compile(text, FILE, "exec"), {"torch": torch, "nn": nn}), **options)  # type: ignore[arg-type]
+
+
+def line_of(made: Verification, name: str) -> str:
+    """The source line of a result."""
+    location = made.result(name).location
+    return "" if location is None else linecache.getline(FILE, location.line).strip()
+
+
+LOOP = """
+for epoch in range(2):
+    {first}
+    for i, (x, y) in enumerate(loader):
+        n = min(N, len(loader) - i // N * N)
+        (mse(model(x), y{reduction}) / {by}).backward()
+        if (i + 1) % N == 0{tail}:
+            opt.step(); opt.zero_grad()
+    {last}
+"""
+PLAIN = {"first": "pass", "last": "pass", "by": "N", "tail": "", "reduction": ""}
+TAIL = PLAIN | {"tail": " or i + 1 == len(loader)"}
+ROWS = TAIL | {"reduction": ", reduction='sum'", "by": "min(4 * N, len(X) - i // N * N * 4)"}
+
+
+WRONG = {
+    "shorter last micro-batch": (LOOP.format(**TAIL | {"by": "n"}), 122, ".backward()"),
+    "leftover of the last epoch": (LOOP.format(**PLAIN), 124, ".backward()"),
+    "tail divided by N": (LOOP.format(**TAIL), 124, ".backward()"),
+    "step at the start of the next window": (
+        """
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        if i % N == 0 and i > 0:
+            opt.step(); opt.zero_grad()
+        (mse(model(x), y) / N).backward()
+""",
+        96,
+        ".backward()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_last_window_of_the_first_epoch_is_recorded_by_default(name: str) -> None:
+    body, size, line = WRONG[name]
+    made = watched(body, size=size)
+    assert made.result(EQ).outcome is REFUTED, made.result(EQ).reason
+    assert line in line_of(made, EQ)
+
+
+RIGHT = {
+    "leftover zeroed at the end of the epoch": (LOOP.format(**PLAIN | {"last": "opt.zero_grad()"}), 124),
+    "leftover zeroed at the start of the epoch": (LOOP.format(**PLAIN | {"first": "opt.zero_grad()"}), 124),
+    "leftover not read": (LOOP.format(**PLAIN).replace("enumerate(loader)", "zip(range(28), loader)"), 124),
+    "short window by its own length": (LOOP.format(**TAIL | {"by": "n"}), 124),
+    "shorter last micro-batch by its rows": (LOOP.format(**ROWS), 122),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_end_of_an_epoch_holds_by_default(name: str) -> None:
+    body, size = RIGHT[name]
+    made = watched(body, size=size)
+    assert made.code == EXIT_CODE[Exit.MET], [(r.obligation, r.reason) for r in made.results if r.outcome is not HOLDS]
+
+
+def test_what_an_epoch_leaves_over_is_zeroed_and_named() -> None:
+    body = LOOP.format(**PLAIN | {"last": "opt.zero_grad()"})
+    assert watched(body).result(DATA).reason.endswith("what an epoch left over was dropped: 3 micro-batches")
+    lost = body.replace("if (i + 1) % N == 0:", "if i == 19: opt.zero_grad()\n        elif (i + 1) % N == 0:")
+    found = watched(lost, windows_at="0,1,4", accum_steps=4).result(EQ)
+    assert found.outcome is UNKNOWN
+    assert "arrived, and is not in the step of window 5" in found.reason  # inside of the epoch there is no rest
+
+
+NO_LENGTH = LOOP.replace("loader = ", "").replace("enumerate(loader)", "enumerate(stream())")
+STREAM = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return zip(X, Y)
+stream = lambda: DataLoader(Stream(), batch_size=4)
+loader = range(31)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("TAIL", "has 3 backward passes where the recorded ones have 4"),
+        ("ROWS", "has a batch of 2 rows where the recorded ones have 4"),
+    ],
+)
+def test_a_window_unlike_the_recorded_ones_keeps_it_undecided(name: str, reason: str) -> None:
+    """Both are right, and the loader has no length: the option that records the window decides them."""
+    how, size = (TAIL | {"by": "n"}, 124) if name == "TAIL" else (ROWS, 126)
+    body = (STREAM if name == "TAIL" else STREAM.replace("31", "32")) + NO_LENGTH.format(**how)
+    made = watched(body, size=size)
+    assert made.code == EXIT_CODE[Exit.OPEN]
+    assert {made.result(one).outcome for one in (EQ, DATA, STEPS)} == {UNKNOWN}
+    assert made.result(EQ).reason == f"window 8 and 1 more like it were not recorded, and {reason}"
+    text = brief.text(made)
+    assert "record it: --windows-at 0,1,2,7" in text, text
+    again = watched(body, size=size, windows_at="0,1,2,7")
+    assert again.code == EXIT_CODE[Exit.MET], [(r.obligation, r.reason) for r in again.results]
+
+
+def test_the_option_is_not_cut_where_something_else_is_refuted() -> None:
+    """A divided loss is reported, and a tail is not recorded."""
+    body = STREAM + NO_LENGTH.format(**TAIL | {"by": "n"})
+    body = body.replace("opt.step()", "report_loss(mse(model(x), y).item() / N); opt.step()")
+    made = watched(body)
+    assert made.result(LOSS).outcome is REFUTED
+    assert "record it: --windows-at 0,1,2,7" in brief.text(made)
+
+
+def test_zeroing_once_more_after_a_step_is_like_zeroing_once() -> None:
+    body = NO_LENGTH.format(**PLAIN | {"first": "opt.zero_grad()"})
+    assert watched(STREAM + body, size=112).code == EXIT_CODE[Exit.MET]
+
+
+@pytest.mark.parametrize("windows_at", ["0,1,last", "0,7", "7,8"])
+def test_no_batch_was_skipped_in_a_tail_that_is_divided_by_n(windows_at: str) -> None:
+    made = watched(LOOP.format(**TAIL), windows_at=windows_at)
+    assert made.result(EQ).outcome is REFUTED, made.result(EQ).reason
+
+
+def test_a_batch_that_was_skipped_is_named() -> None:
+    skips = LOOP.format(**TAIL).replace("n = min", "if i == 29: continue\n        n = min")
+    found = watched(skips, size=128, windows_at="0,1,last").result(EQ)
+    assert found.outcome is UNKNOWN
+    assert "a batch of the data loader was skipped" in found.reason
+
+
+SAME = {
+    "one batch": """
+for step in range(5):
+    x, y = X[4 * step : 4 * step + 4], Y[4 * step : 4 * step + 4]
+    for micro in range(N):
+        {draw}
+        loss = mse(model(x), y) / N
+        loss.backward()
+    opt.step(); opt.zero_grad()
+""",
+    "one batch of a loader": """
+batches = iter(loader)
+for step in range(5):
+    x, y = next(batches)
+    for micro in range(N):
+        {draw}
+        (mse(model(x), y) / N).backward()
+    opt.step(); opt.zero_grad()
+""",
+}
+DRAWN = {
+    "one batch": "k = 4 * (N * step + micro); x, y = X[k : k + 4], Y[k : k + 4]",
+    "one batch of a loader": "x, y = next(batches) if micro else (x, y)",
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_micro_batch_without_a_row_of_its_own_is_not_decided(name: str) -> None:
+    made = watched(SAME[name].format(draw="pass"), accum_steps=4, epoch_batches=20)
+    assert made.result(DATA).outcome is UNKNOWN
+    assert "has no row of its own" in made.result(DATA).reason
+    assert "mse(model(x), y)" in line_of(made, DATA)
+    right = watched(SAME[name].format(draw=DRAWN[name]), accum_steps=4, epoch_batches=20)
+    assert right.result(DATA).outcome is HOLDS, right.result(DATA).reason
+
+
+def test_two_losses_of_one_batch_are_no_batch_that_is_used_again() -> None:
+    two = SAME["one batch of a loader"].format(draw=DRAWN["one batch of a loader"])
+    two = two.replace("(mse(model(x), y) / N).backward()", "for f in losses: (f(model(x), y) / N).backward()")
+    made = watched("\nlosses = mse, nn.functional.l1_loss\n" + two, accum_steps=4, epoch_batches=40)
+    assert "row of its own" not in made.result(DATA).reason
+
+
+NEW_ITERATION = """
+for step in range(6):
+    batches = iter(loader)
+    for micro in range(N):
+        x, y = next(batches)
+        (mse(model(x), y) / N).backward()
+    opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("body", [NEW_ITERATION, NEW_ITERATION.replace("next(batches)", "next(iter(loader))")])
+def test_a_loader_that_begins_anew_in_each_window_is_not_decided(body: str) -> None:
+    made = watched(body, shuffle=False)
+    assert made.result(DATA).outcome is UNKNOWN
+    assert "none had come to its end" in made.result(DATA).reason
+    assert "x, y = next(" in line_of(made, DATA)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("how", ["for", "next"])
+def test_epochs_of_small_data_hold(how: str, shuffle: bool) -> None:
+    body = LOOP.format(**PLAIN).replace("range(2)", "range(6)") if how == "for" else NEW_ITERATION
+    made = watched(body, size=16, shuffle=shuffle)
+    assert made.code == EXIT_CODE[Exit.MET], [(r.obligation, r.reason) for r in made.results]
+
+
+def test_what_a_script_prints_is_not_judged() -> None:
+    """The divided loss is printed, and so is the right one: neither is followed."""
+    for said in ("print(loss.item())", "print(N * loss.item())"):
+        body = LOOP.format(**PLAIN).replace(
+            "(mse(model(x), y) / N).backward()", f"loss = mse(model(x), y) / N; {said}; loss.backward()"
+        )
+        made = watched(body, size=128)
+        assert not made.result(LOSS).applies
+        assert made.result(LOSS).reason == "no reported loss was seen: what the script prints was not followed"
+        assert "every obligation that was judged holds (6 of 7)" in brief.text(made)
+
+
+REPORTS = """
+for i, (x, y) in enumerate(loader):
+    total = 0.0 if i % N == 0 else total
+    loss = mse(model(x), y)
+    (loss / N).backward()
+    total += loss.item()
+    {each}
+    if (i + 1) % N == 0:
+        {early}
+        opt.step(); opt.zero_grad()
+        {late}
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "outcome"),
+    [
+        ({"late": "report_loss(total / N)"}, HOLDS),
+        ({"early": "report_loss(total / N)"}, HOLDS),
+        ({"late": "report_loss(total / N, of='window')"}, HOLDS),
+        ({"each": "report_loss(total / (i % N + 1))"}, UNKNOWN),
+        ({"late": "report_loss(total)"}, REFUTED),
+        ({"each": "report_loss(loss / N)"}, REFUTED),
+    ],
+)
+def test_a_mean_of_the_window_that_is_reported_is_right(places: dict[str, str], outcome: Outcome) -> None:
+    made = watched(REPORTS.format(**{"each": "pass", "early": "pass", "late": "pass"} | places), size=128)
+    found = made.result(LOSS)
+    assert found.outcome is outcome, found.reason
+    assert ('of="window"' in found.help) is (outcome is UNKNOWN)
