@@ -65,10 +65,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = self.begun = self.ran = self.by_pass = False
-        self.resumed = 0
-        self.depth = self.fetch = self.inside = self.steps = self.since = self.parts = self.applied_of = (
-            self.resumed
-        ) = 0
+        self.depth = self.fetch = self.inside = self.steps = self.resumed = 0
+        self.since = self.parts = self.applied_of = 0
         self.runs, self.used, self.alive = list[BackwardPass](), dict[int, Location](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
