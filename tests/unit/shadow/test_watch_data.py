@@ -131,7 +131,7 @@ def test_a_window_unlike_the_recorded_ones_keeps_it_undecided(name: str, reason:
     made = watched(body, size=size)
     assert made.code == EXIT_CODE[Exit.OPEN]
     assert {made.result(one).outcome for one in (EQ, DATA, STEPS)} == {UNKNOWN}
-    assert made.result(EQ).reason == f"window 8 and 1 more like it were not recorded, and {reason}"
+    assert made.result(EQ).reason == f"window 8 and 1 more like it were not recorded: it {reason}"
     text = brief.text(made)
     assert "record it: --windows-at 0,1,2,7" in text, text
     again = watched(body, size=size, windows_at="0,1,2,7")

@@ -251,7 +251,7 @@ class ScriptWatch(Monitor):
         more = f" and {count - 1} more like it were" if count > 1 else " was"
         for result in (one for name, one in results.items() if one.outcome is Outcome.HOLDS and name in OF_EVENTS):
             result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
-            result.reason, result.help = f"window {at + 1}{more} not recorded, and {reason}", f"record it: {option}"
+            result.reason, result.help = f"window {at + 1}{more} not recorded: it {reason}", f"record it: {option}"
 
     def _total(self) -> str:
         """The windows of the run, in words: those of a run that was shortened are no whole run."""
