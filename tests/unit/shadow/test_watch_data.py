@@ -86,6 +86,19 @@ RIGHT = {
     "leftover zeroed at the end of the epoch": (LOOP.format(**PLAIN | {"last": "opt.zero_grad()"}), 124),
     "leftover zeroed at the start of the epoch": (LOOP.format(**PLAIN | {"first": "opt.zero_grad()"}), 124),
     "leftover not read": (LOOP.format(**PLAIN).replace("enumerate(loader)", "zip(range(28), loader)"), 124),
+    "read one batch ahead": (
+        """
+def ahead():
+    batches = iter(loader)
+    now = next(batches)
+    for following in batches:
+        yield now
+        now = following
+    yield now
+"""
+        + LOOP.format(**TAIL | {"by": "n"}).replace("enumerate(loader)", "enumerate(ahead())"),
+        124,
+    ),
     "short window by its own length": (LOOP.format(**TAIL | {"by": "n"}), 124),
     "shorter last micro-batch by its rows": (LOOP.format(**ROWS), 122),
 }

@@ -159,7 +159,7 @@ class ScriptWatch(Monitor):
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.parameters())
-            if self._iteration is not None and not self._iteration.since:  # a batch was read before the step
+            if self._iteration is not None and self._iteration.read > self._iteration.passes:  # one was read before
                 self.engine.took(self._given)
             self._following.enter_context(recording(self.engine))
         return self.on
