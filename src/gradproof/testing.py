@@ -85,7 +85,7 @@ def watch(
 
     Args:
         accum_steps: micro-batches of a window, N; read from the run by default.
-        windows: how many windows to record, from the first.
+        windows: how many windows to record, from the first; the last one of the first epoch is recorded as well.
         windows_at: which to record instead, counted from 0: `0,1,last`.
         epoch_batches: micro-batches of an epoch, where no DataLoader tells it.
         allow_undecided: ids of obligations that may stay undecided.

@@ -86,6 +86,19 @@ RIGHT = {
     "leftover zeroed at the end of the epoch": (LOOP.format(**PLAIN | {"last": "opt.zero_grad()"}), 124),
     "leftover zeroed at the start of the epoch": (LOOP.format(**PLAIN | {"first": "opt.zero_grad()"}), 124),
     "leftover not read": (LOOP.format(**PLAIN).replace("enumerate(loader)", "zip(range(28), loader)"), 124),
+    "read one batch ahead": (
+        """
+def ahead():
+    batches = iter(loader)
+    now = next(batches)
+    for following in batches:
+        yield now
+        now = following
+    yield now
+"""
+        + LOOP.format(**TAIL | {"by": "n"}).replace("enumerate(loader)", "enumerate(ahead())"),
+        124,
+    ),
     "short window by its own length": (LOOP.format(**TAIL | {"by": "n"}), 124),
     "shorter last micro-batch by its rows": (LOOP.format(**ROWS), 122),
 }
@@ -131,7 +144,7 @@ def test_a_window_unlike_the_recorded_ones_keeps_it_undecided(name: str, reason:
     made = watched(body, size=size)
     assert made.code == EXIT_CODE[Exit.OPEN]
     assert {made.result(one).outcome for one in (EQ, DATA, STEPS)} == {UNKNOWN}
-    assert made.result(EQ).reason == f"window 8 and 1 more like it were not recorded, and {reason}"
+    assert made.result(EQ).reason == f"window 8 and 1 more like it were not recorded: it {reason}"
     text = brief.text(made)
     assert "record it: --windows-at 0,1,2,7" in text, text
     again = watched(body, size=size, windows_at="0,1,2,7")

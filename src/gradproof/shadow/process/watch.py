@@ -160,7 +160,7 @@ class ScriptWatch(Monitor):
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.parameters())
-            if self._iteration is not None and not self._iteration.since:  # a batch was read before the step
+            if self._iteration is not None and self._iteration.read > self._iteration.passes:  # one was read before
                 self.engine.took(self._given)
             self._following.enter_context(recording(self.engine))
         return self.on
@@ -256,7 +256,7 @@ class ScriptWatch(Monitor):
         more = f" and {count - 1} more like it were" if count > 1 else " was"
         for result in (one for name, one in results.items() if one.outcome is Outcome.HOLDS and name in OF_EVENTS):
             result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
-            result.reason, result.help = f"window {at + 1}{more} not recorded, and {reason}", f"record it: {option}"
+            result.reason, result.help = f"window {at + 1}{more} not recorded: it {reason}", f"record it: {option}"
 
     def _total(self) -> str:
         """The windows of the run, in words: those of a run that was shortened are no whole run."""

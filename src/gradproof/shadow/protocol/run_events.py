@@ -181,7 +181,8 @@ class RunEvents:
             after = [act for act in after if act[0] != SCHEDULE]
         own, known = self._rows
         rows = frozenset(own if len(known) < 2 else ())
-        kind = (((LEFT, NOWHERE),) * self.left + tuple(acts[:until]), tuple(after), rows)
+        left = self.left if self.recorded - {0} else 0  # the first window of a run begins without gradients
+        kind = (((LEFT, NOWHERE),) * left + tuple(acts[:until]), tuple(after), rows)
         if self.on:
             self._recorded.add(kind)
             known |= own

@@ -75,6 +75,7 @@ class OneRun(Judging):
         for step in engine.facts.updates:
             runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
+            runs = [run for run in runs if run.window == step.window]  # a loss scaler may leave out a window's step
             runs = runs[self._dropped(step, runs, left.get(step.window, 0)) :]
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients and step.window in recorded:

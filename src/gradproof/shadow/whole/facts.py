@@ -79,7 +79,7 @@ class BackwardPass:
     """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
-    `emptied`: where a gradient was zeroed, or taken away, before the next pass or step.
+    `emptied`: where a gradient was zeroed, or taken away, before the next pass or step. `window`: as of an `Update`.
     """
 
     location: Location
@@ -88,6 +88,7 @@ class BackwardPass:
     seeded: bool = False
     returned: bool = False
     emptied: Location | None = None
+    window: int = 0
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:

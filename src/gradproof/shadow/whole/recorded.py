@@ -485,7 +485,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         run = self.runs[-1]
         returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}
-        run.returned = bool(returned)
+        run.returned, run.window = bool(returned), self.window_of()
         run.gains |= {f"returned {at}": self.combination(one) for at, one in returned.items()}
         for parameter in self.kept:
             name = self.name(parameter)
