@@ -20,7 +20,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.result import NO_LOSS, RECORDED, Result
+from gradproof.shadow.result import FUNCTION, NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
@@ -36,10 +36,6 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
-HELP = (
-    "put the training into a function of one argument, a Run that has the numbers to train with, such as "
-    "run.accum_steps: gradproof check compares it with the full batch"
-)
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
 MIXED = "unscaled before the window was complete: the sum mixes two scales"
@@ -58,7 +54,7 @@ EVENT_HELP = {
 class OneRun(Judging):
     """The obligations of a script, by one run of it."""
 
-    undecided = HELP
+    undecided = FUNCTION
 
     def __init__(self, engine: Recorded, clips: bool, total: str, recorded: Collection[int]) -> None:
         self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
