@@ -65,7 +65,11 @@ def lines_of(word: str, session: Session) -> list[str]:
 
     if (known := word.upper()) in OBLIGATIONS:
         return [f"{named(known)}: an obligation of gradproof check: {OBLIGATIONS[known]}"]
-    if not _is_operator(word):
+    if importlib.util.find_spec("torch") is None:
+        raise _unknown(word, session)
+    from gradproof.shadow.ops.schema import is_operator
+
+    if not is_operator(word):
         raise _unknown(word, session)
     return [f"{word}: {OPERATOR}", f"Example: not decided: samples meet in {word}."]
 
@@ -75,16 +79,6 @@ OPERATOR = (
     "what its result is made of; without one its result is an unknown function of whole tensors. A message that names "
     "it says what went through it, at the line that is shown: replace it there, or register a law (gradproof.laws)."
 )
-
-
-def _is_operator(word: str) -> bool:
-    """Whether torch, where it is installed, has an operator of this name."""
-    name = word.removeprefix("aten.").partition(".")[0]
-    if not name.isidentifier() or importlib.util.find_spec("torch") is None:
-        return False
-    import torch
-
-    return hasattr(torch.ops.aten, name)
 
 
 OBLIGATION = re.compile(r"[A-Z]+-[A-Z]+-\d+")

@@ -54,6 +54,11 @@ ON_PATH = {ALL_DATA: "all real weights, data and draws that take the recorded pa
 """What is left of a reach where the step's path depends on numbers."""
 SHOWN = 3
 """Lines that a reach names."""
+FUNCTION = (
+    "put the training into a function of one argument, a Run that has the numbers to train with, such as "
+    "run.accum_steps: gradproof check compares it with the full batch"
+)
+"""What to do where one run does not decide."""
 
 
 def named(obligation: str) -> str:

@@ -239,7 +239,7 @@ def test_every_word_that_check_and_watch_print_is_explained(capsys: pytest.Captu
     assert unknown == set()
     assert gradproof("explain", "numbers", "were", "read") == gradproof("explain", "aten.mm.default") == 0
     assert "torch" in capsys.readouterr().out
-    assert gradproof("explain", "no_operator_of_torch") == 2
+    assert [gradproof("explain", word) for word in ("no_operator_of_torch", "__name__", "a b")] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "REFUTED", "OUTSIDE", "OPAQUE", "HOLDS", "ERROR", "TIMEOUT", "NOT_RUN"])

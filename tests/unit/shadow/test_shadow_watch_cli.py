@@ -88,7 +88,9 @@ def test_exit_codes(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], c
     assert gradproof("--", "python", "jobs/train.py", *words) == codes[0]
     out, err = capfd.readouterr()
     assert re.search(rf"jobs/train\.py .* {codes[1]}; gradproof .* {codes[0]}\b", err)
-    assert ("every obligation holds" in " ".join(err.split())) == (words[0] == "fine" and "vanish" not in words)
+    assert ("every obligation holds" in " ".join(err.split())) == (words == ("fine",))
+    assert ("ERROR jobs/train.py: the script failed" in err) == (codes[0] == 3 and words[1:] in (("fail",), ("exit",)))
+    assert "vanish" in words or f"exit code {codes[0]}; " in err
     assert out.startswith(f"arguments {list(words)}") or "vanish" in words
 
 

@@ -33,6 +33,12 @@ GEOMETRY = frozenset(
 """Operators that change the storage, or its size, under a tensor."""
 
 
+def is_operator(word: str) -> bool:
+    """Whether torch has an operator of this name, with or without `aten.` before it and an overload behind it."""
+    name = word.removeprefix("aten.").partition(".")[0]
+    return bool(torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.

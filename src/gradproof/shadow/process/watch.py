@@ -34,8 +34,8 @@ from gradproof.shadow.protocol.ruling import StepRuling, left_over
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
-from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import HELP as FUNCTION, OneRun, WithEvents, spans
+from gradproof.shadow.result import FUNCTION, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
+from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out

@@ -20,7 +20,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.result import RECORDED, Result, values_read
+from gradproof.shadow.result import FUNCTION, RECORDED, Result, values_read
 from gradproof.shadow.verify.data import objections
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
@@ -38,10 +38,6 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
-HELP = (
-    "put the training into a function of one argument, a Run that has the numbers to train with, such as "
-    "run.accum_steps: gradproof check compares it with the full batch"
-)
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
 MIXED = "unscaled before the window was complete: the sum mixes two scales"
@@ -60,7 +56,7 @@ EVENT_HELP = {
 class OneRun(Judging):
     """The obligations of a script, by one run of it."""
 
-    undecided = HELP
+    undecided = FUNCTION
 
     def __init__(
         self, engine: Recorded, clips: bool, total: str, recorded: Collection[int], left: Mapping[int, int]
