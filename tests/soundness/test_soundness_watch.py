@@ -34,7 +34,7 @@ from tests.soundness.watched_weights import WEIGHTS_RIGHT, WEIGHTS_WRONG
 
 HEAD = """\
 import torch, torch.nn as nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import l1_loss, mse_loss
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5

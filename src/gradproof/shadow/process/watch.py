@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
+from gradproof.shadow.protocol.monitor_report import Handed, heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import LAST, chosen, expected_obligations
@@ -103,6 +103,11 @@ class ScriptWatch(Monitor):
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
         self.engine.took(batch)
+
+    def handing(self, made: Handed) -> None:
+        """The engine, which saw the pass begin, takes what its graph shows."""
+        if self.engine.inside == 1 and self.engine.runs and not self.engine.closed:
+            self.engine.runs[-1].handed = made
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.

@@ -21,6 +21,7 @@ from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
+from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
@@ -28,7 +29,6 @@ from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
 from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
-MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 FACTOR = "up to a factor that all have, which was not read"
@@ -120,7 +120,7 @@ class OneRun(Judging):
         how = "what the script prints was not followed"
         factors = [window.factor() for window in self.windows]
         scaled = any(f is None or f[0] not in self.engine.shares for f in factors)
-        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM, DIVIDED} and not scaled:
+        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, OWN_FACTOR, SUM, DIVIDED} and not scaled:
             words = "the losses that backward was given in a window are its loss in parts"
             return self._result(LOSS, Outcome.HOLDS, f"{words}; {how}")
         reason = f"no reported loss was seen: {how}"
@@ -181,6 +181,7 @@ class OneRun(Judging):
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
+            ASSUMED,
             other_lengths(self.terms, [window.step for window in self.windows]),
         ]
 
@@ -254,7 +255,7 @@ class OneRun(Judging):
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
         alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
-        every = [list(one.masses(self.engine, (UNIT, {})).values()) for one in alone]
+        every = [[loss.mass for loss in one.masses(self.engine, (UNIT, {})).values()] for one in alone]
         return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
 
     def _share(self, number: Fraction | None, window: WindowWeights) -> bool:
@@ -286,7 +287,7 @@ class OneRun(Judging):
 
     def weighs(self, window: WindowWeights) -> list[Fraction]:
         """What the samples of a window weigh in all, for each loss of which it is known."""
-        found = map(self.number, window.masses(self.engine, window.factor()).values())
+        found = (self.number(loss.mass) for loss in window.masses(self.engine, window.factor()).values())
         return [number for number in found if number is not None]
 
     def _held(self, scalar: int) -> Fraction | None:
@@ -299,41 +300,36 @@ class OneRun(Judging):
     def _scaled(self, window: WindowWeights) -> tuple[str, Fraction | None, Result | None]:
         """What the weights of a window's loss add up to, in words and as a number, and what speaks against it.
 
-        They add up to one, or each is one; N or 1/N is a wrong rule.
+        They add up to one, or each is one, or each loss is divided by N; N or 1/N is a wrong rule.
         """
-        masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
-        count, line = len(window.runs), self._losses(window)
-        if not masses or own is not None:
+        losses, own, line = window.masses(self.engine, window.factor()), self.engine.own.at, self._losses(window)
+        if not losses or own is not None:
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
             return "", None, self._open(EQ, reason, own or line)
-        known = self.weighs(window)
-        most, divided = max(known, default=UNIT), window.summed(self.engine)
+        known, summed = window.divided(self.engine, losses.values(), self.number), window.summed(self.engine)
         if window.others and known:
-            return "", None, self._open(EQ, f"{CHANCE}: {near(most)} in this run", line)
-        if any(close(number, UNIT) for number in known):
-            return MEAN, UNIT, None
-        if divided is not None or not known:
-            return (FACTOR if divided is None else DIVIDED if divided else SUM), None, None
-        again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
-        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
-            what = f"the samples of window {window.shown} weigh {near(most)} in all"
-            numbers = {"micro_batches": count, "total_weight": str(most)}
-            reason, help = f"{what}, and in the mean of a full batch 1", f"{DIVIDE}, once"
-            return "", most, self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=numbers)
-        what = f"each sample of window {window.shown} has one weight"
-        return "", most, self._open(EQ, f"{what}; they add up to {near(most)}, and in a mean to 1", line)
+            return "", None, self._open(EQ, f"{CHANCE}: {near(max(one.total for one in known))} in this run", line)
+        follows = len({len(other.runs) for other in self.windows if other.runs}) > 1
+        sums = FACTOR * (not known) if summed is None else DIVIDED if summed else SUM
+        words, total, wrong = judged(known, window.shown, follows, self.engine.hooked is not None, sums)
+        if wrong is None:
+            return words, total, None
+        outcome, reason, help = wrong
+        example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total)}}
+        more = example if outcome is Outcome.REFUTED else {}
+        return words, total, self._result(EQ, outcome, reason, line, help, **more)
 
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
         rows = list[dict[str, Any]]()
-        for window, (_, total, _) in [(window, self._scaled(window)) for window in self.windows]:
+        for window, (words, total, _) in [(window, self._scaled(window)) for window in self.windows]:
             name, value = next(iter(window.step.gradients.items()), ("", {}))
             own = sorted(next(iter(window.weights(value).values()), {}).items())
             numbers = [number for _, weight in own if (number := self.number(weight)) is not None]
             if total is None or not sum(numbers) or not len(window.samples) == len(numbers) == len(own):
                 return []
-            right = Fraction(1, len(own))
+            right, total = Fraction(1, len(own)), UNIT if words == OWN_FACTOR else total
             for by in (total * number / sum(numbers) for number in numbers):
                 stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
                 rows.append({"window": window.step.window, "sample": len(rows), **stated})
@@ -465,7 +461,7 @@ class OneRun(Judging):
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
-        if window.summed(self.engine) is not None:
+        if window.summed(self.engine) is not None or self._scaled(window)[0] == OWN_FACTOR:
             return True
         return any(self._share(number, window) for number in self.weighs(window))
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
+from gradproof.shadow.protocol.monitor_report import Handed
 from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
@@ -72,7 +73,7 @@ class BackwardPass:
     """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
-    `emptied`: where a gradient was zeroed, or taken away, before the next pass or step.
+    `emptied`: where a gradient was zeroed, or taken away, before the next pass or step. `handed`: by its graph.
     """
 
     location: Location
@@ -81,6 +82,7 @@ class BackwardPass:
     seeded: bool = False
     returned: bool = False
     emptied: Location | None = None
+    handed: Handed | None = None
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:
