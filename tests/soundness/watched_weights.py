@@ -337,8 +337,10 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
         True,
     ),
     "two losses in two passes": (
-        EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N).backward(retain_graph=True); "
-            "(0.1 * l1_loss(o, Y[w*N+i]) / N).backward()"),
+        EACH.format(
+            "o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N).backward(retain_graph=True); "
+            "(0.1 * l1_loss(o, Y[w*N+i]) / N).backward()"
+        ),
         True,
     ),
     "a mean and a sum with one share": (

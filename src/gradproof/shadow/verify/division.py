@@ -29,7 +29,7 @@ class Divided:
     """One loss of a window: its weight in all, whether it is a mean, and what its passes were handed.
 
     `after`: the number by which a gradient was multiplied between the passes and the step, the loss scale taken out.
-    `counted`: the weight has a count of samples in it.
+    `counted`: the weight has a count of samples in it. `alone`: no loss may be there twice, by the summands of a pass.
     """
 
     total: Fraction
@@ -37,6 +37,7 @@ class Divided:
     passes: Collection[Handed | None]
     after: Fraction
     counted: bool
+    alone: bool
 
     @property
     def n(self) -> int:
@@ -128,9 +129,8 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
         reason = f"the samples of window {window} weigh {near(said)} in all, and in the mean of a full batch 1"
         return "", said, (Outcome.REFUTED, reason, ONCE)
     means = any(one.mean and one.divided() for one in losses)
-    known = all(len(every) == len(losses) for one in losses for every in one.handed())  # or a loss may come twice
+    known = most > 0 and losses[0].after > 0 and all(one.alone for one in losses)
     known &= all(one.divided() if one.mean else (means and one.root) or close(one.total, UNIT) for one in losses)
-    known &= most > 0 and losses[0].after > 0
     if known and not shares and not all(close(one.total, Fraction(one.n)) for one in losses):
         return OWN_FACTOR, total, None
     shown = ", ".join(dict.fromkeys(near(one.total) for one in losses))

@@ -8,6 +8,7 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -201,18 +202,21 @@ class WindowWeights:
         return found
 
     def divided(
-        self, engine: Recorded, losses: Iterable[LossWeight], number: Callable[[Combination], Fraction | None]
+        self, engine: Recorded, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
     ) -> list[Divided]:
         """The losses of which the weights are known, with what their graphs show."""
         update = engine.facts.updates.index(self.step)
         after = (self.factor() or (UNIT, {}))[0] / engine.facts.unscaled.get(update, (UNIT, {}))[0]
-        found = list[Divided]()
+        found, every = list[Divided](), Counter(at for loss in losses for at in loss.passes)
         for loss in losses:
             total, handed = number(loss.mass), [self.runs[at].handed for at in sorted(loss.passes)]
             powers = (self.terms.bare(term)[1] for term in loss.mass)
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
+            alone = all(
+                made and len(made.summands) == every[at] for at, made in zip(sorted(loss.passes), handed, strict=True)
+            )
             if total is not None:
-                found.append(Divided(total, loss.mean, handed, after, counted))
+                found.append(Divided(total, loss.mean, handed, after, counted, alone))
         return found
 
     def factor(self) -> tuple[Fraction, Powers] | None:
