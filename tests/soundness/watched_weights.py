@@ -125,7 +125,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
             "m = (B[w*N+i] != -100).flatten(); l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), "
             "reduction='none'); ((l * m).sum() / m.sum() / N).backward()"
         ),
-        False,
+        True,
     ),
     "the mean of means by numbers": (
         TOKENS

@@ -6,7 +6,7 @@ for the division, and a product for a factor of the loss's own; where one of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
@@ -34,7 +34,7 @@ class Divided:
 
     total: Fraction
     mean: bool
-    passes: Collection[Handed | None]
+    passes: Sequence[Handed]
     after: Fraction
     counted: bool
     alone: bool
@@ -47,18 +47,23 @@ class Divided:
     @property
     def root(self) -> bool:
         """Whether each pass as a whole is divided by N."""
-        return all(made is not None and isclose(made.divisor, self.n) for made in self.passes)
+        return all(isclose(made.divisor, self.n) for made in self.passes)
 
     def handed(self) -> list[tuple[Steps, ...]]:
         """The summands of each pass; none where one was not seen."""
-        found = [tuple(made.summands) if made is not None else () for made in self.passes]
+        found = [tuple(made.summands) for made in self.passes]
         return found if all(found) else []
+
+    @property
+    def by_hand(self) -> int:
+        """By what the gradients are divided after the passes: 1, N, or the rows of the window; 0 is anything else."""
+        sizes = {made.size or 0 for made in self.passes}
+        known = (1, self.n, *(self.n * size for size in sizes if len(sizes) == 1))
+        return next((by for by in known if close(self.after * by, UNIT)), 0)
 
     def divisors(self) -> Iterator[tuple[list[float], ...]]:
         """What divides each summand after any product by N or 1/N, and everything that divides it."""
-        by, sizes = 1 / float(self.after or 1), {made.size or 0 for made in self.passes if made is not None}
-        known = any(isclose(by, self.n * size) for size in (1, *(sizes if len(sizes) == 1 else ())))
-        after = [by] if known and self.n > 1 else []
+        after = [float(self.by_hand)] * (self.by_hand > 1)
         for steps in (one for every in self.handed() for one in every):
             last = takewhile(lambda step: step[0] == QUOTIENT or not self._undoes(step[1]), steps)
             yield tuple([*after, *(by for how, by in some if how == QUOTIENT)] for some in (last, steps))
@@ -76,9 +81,14 @@ class Divided:
         return sum(found) if found[:1] == [True] else 0
 
     def bare(self) -> bool:
-        """Whether a summand of each pass is divided by nothing; of sums, whether no number multiplies any."""
+        """Whether a summand of each pass is divided by nothing.
+
+        Of sums, that no number multiplies any, and none is divided by N, as it could be by rows.
+        """
         if not self.mean:
-            return not any(how == PRODUCT for every in self.handed() for one in every for how, _ in one)
+            steps = (step for every in self.handed() for one in every for step in one)
+            rows = any(made.size == self.n for made in self.passes)
+            return not rows and not any(how == PRODUCT or isclose(by, self.n) for how, by in steps)
         return bool(self.handed()) and all(any(not one for one in every) for every in self.handed())
 
     def explained(self) -> bool:
@@ -121,7 +131,7 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
     most = max(one.total for one in losses)
     total = UNIT if any(close(one.total, UNIT) for one in losses) else most
     alone = [one for one in losses if one.n > 1 and close(one.total, Fraction(one.n)) and one.bare()]
-    never = alone if all(one.after == 1 for one in losses) else []
+    never = alone if all(one.by_hand == 1 for one in losses) else []
     shares = all(close(one.total, Fraction(1, one.n)) for one in losses)
     again = shares and all(one.divided(2) and one.n > 2 for one in losses)  # half a squared error is usual
     if (never or again) and not hooked:
@@ -129,7 +139,7 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
         reason = f"the samples of window {window} weigh {near(said)} in all, and in the mean of a full batch 1"
         return "", said, (Outcome.REFUTED, reason, ONCE)
     means = any(one.mean and one.divided() for one in losses)
-    known = most > 0 and losses[0].after > 0 and all(one.alone for one in losses)
+    known = most > 0 and all(one.alone and one.by_hand in (1, one.n) for one in losses)
     known &= all(one.divided() if one.mean else (means and one.root) or close(one.total, UNIT) for one in losses)
     if known and not shares and not all(close(one.total, Fraction(one.n)) for one in losses):
         return OWN_FACTOR, total, None

@@ -248,7 +248,7 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if not self._simple(window):
+        if not (self._simple(window) or window.own_means(self.engine)):
             reason, outcome = f"{reason}, by numbers that the step computes", Outcome.UNKNOWN
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 

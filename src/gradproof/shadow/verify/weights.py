@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from gradproof.shadow.protocol.monitor_report import Handed
 from gradproof.shadow.verify.division import Divided
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
 from gradproof.shadow.whole.facts import BackwardPass, Update
@@ -181,6 +182,18 @@ class WindowWeights:
         once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
         return common if once and len(common) < 2 else None
 
+    def own_means(self, engine: Recorded) -> bool:
+        """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""
+        parts, terms = self.parts(engine, self.factor() and (UNIT, {})) or [], self.terms
+        own = {
+            one: terms.samples(part.term for part in parts if part.micro == one) for one in range(1 + len(self.runs))
+        }
+        return bool(parts) and all(
+            part.kind == "sum" and close(part.by, parts[0].by) and power == -1 and len(part.powers) == 1
+            and counted(terms, scalar, SUMS, OF_SUMS) and terms.samples([scalar]) == own[part.micro]
+            for part in parts for scalar, power in (part.powers or {terms.one: 0}).items()
+        )  # fmt: skip
+
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, LossWeight]:
         """For each loss term of the window its weight in all: one for a mean. Nothing where that is not shown.
 
@@ -205,18 +218,16 @@ class WindowWeights:
         self, engine: Recorded, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
     ) -> list[Divided]:
         """The losses of which the weights are known, with what their graphs show."""
-        update = engine.facts.updates.index(self.step)
+        update = next(at for at, one in enumerate(engine.facts.updates) if one is self.step)
         after = (self.factor() or (UNIT, {}))[0] / engine.facts.unscaled.get(update, (UNIT, {}))[0]
-        found, every = list[Divided](), Counter(at for loss in losses for at in loss.passes)
+        every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
         for loss in losses:
-            total, handed = number(loss.mass), [self.runs[at].handed for at in sorted(loss.passes)]
+            handed = [(self.runs[at].handed or Handed(None, ""), every[at]) for at in sorted(loss.passes)]
             powers = (self.terms.bare(term)[1] for term in loss.mass)
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
-            alone = all(
-                made and len(made.summands) == every[at] for at, made in zip(sorted(loss.passes), handed, strict=True)
-            )
-            if total is not None:
-                found.append(Divided(total, loss.mean, handed, after, counted, alone))
+            alone = all(len(made.summands) == losses_there for made, losses_there in handed)
+            if (total := number(loss.mass)) is not None:
+                found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
         return found
 
     def factor(self) -> tuple[Fraction, Powers] | None:
