@@ -34,7 +34,7 @@ from tests.soundness.watched_weights import WEIGHTS_RIGHT, WEIGHTS_WRONG
 
 HEAD = """\
 import torch, torch.nn as nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import l1_loss, mse_loss
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
@@ -160,6 +160,27 @@ for w in range(W):
 def test_a_plain_script_holds(tmp_path: Path, body: str) -> None:
     """The same answers are no answers where nothing ever holds."""
     assert set(watched(tmp_path, body).values()) == {"HOLDS"}
+
+
+MASKED = """
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+A, M = torch.randint(0, 50, (96, 12)), (torch.arange(12) < torch.randint(3, 13, (96, 1))).float()
+model = nn.Sequential(nn.Embedding(50, 6), nn.Linear(6, 50))
+opt, N = torch.optim.SGD(model.parameters(), lr=0.1), 4
+for k, (x, m) in enumerate(DataLoader(TensorDataset(A, M), batch_size=4)):
+    l = F.cross_entropy(model(x).transpose(1, 2), x, reduction="none")
+    ((l * m).sum() / m.sum() / N).backward()
+    if k % N == N - 1: opt.step(); opt.zero_grad()
+"""
+
+
+def test_means_by_a_mask_of_the_data_are_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mask is made before anything is followed, so the script has no head."""
+    monkeypatch.setattr(f"{__name__}.HEAD", "")
+    assert watched(tmp_path, MASKED)["GA-EQ-001"] == "REFUTED"
+    assert watched(tmp_path, MASKED.replace("/ m.sum() ", "/ 12 "))["GA-EQ-001"] == "UNKNOWN"  # rows are N as well
 
 
 def test_a_generator_of_tensors_is_read_once(tmp_path: Path) -> None:

@@ -52,7 +52,50 @@ for epoch in range(2):
 EACH = "for w in range(W):\n    for i in range(N):\n        {}\n" + TAIL
 
 WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
-    "no share": (EACH.format("(N * mb(w * N + i)).backward()"), True),
+    "no share": (EACH.format("mse_loss(model(X[w*N+i]), Y[w*N+i]).backward()"), True),
+    "N times a loss that is divided": (EACH.format("(N * mb(w * N + i)).backward()"), False),
+    "no share, and a factor that is 1/N": (
+        EACH.format("(0.25 * mse_loss(model(X[w*N+i]), Y[w*N+i])).backward()"),
+        False,
+    ),
+    "no share of half a squared error, in windows of two": (
+        "N = 2\n" + EACH.format("(0.5 * (model(X[w*N+i]) - Y[w*N+i]).square().mean()).backward()"),
+        False,
+    ),
+    "no share, and a factor of 1/N below the mean": (
+        EACH.format("(0.25 * (model(X[w*N+i]) - Y[w*N+i]).square()).mean().backward()"),
+        False,
+    ),
+    "no share of a sum by its elements, and a factor that is 1/N": (
+        EACH.format("(0.25 * ((model(X[w*N+i]) - Y[w*N+i]).square().sum() / 4)).backward()"),
+        False,
+    ),
+    "no share, a factor that is 1/N, and a loss scale": (
+        "S = 1024\n"
+        "for w in range(W):\n    for i in range(N): (S * (0.25 * mse_loss(model(X[w*N+i]), Y[w*N+i]))).backward()\n"
+        "    for p in model.parameters(): p.grad.div_(S)\n" + TAIL,
+        False,
+    ),
+    "another loss without its share": (
+        EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + l1_loss(o, Y[w*N+i])).backward()"),
+        True,
+    ),
+    "another loss without its share, and with a factor": (
+        EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + 0.5 * l1_loss(o, Y[w*N+i])).backward()"),
+        False,
+    ),
+    "another loss without its share, and a factor that is 1/N": (
+        EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + 0.25 * l1_loss(o, Y[w*N+i])).backward()"),
+        False,
+    ),
+    "divided twice, and half a loss": (EACH.format("(0.5 * mb(w * N + i) / N).backward()"), False),
+    "a product and a quotient": (EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) * (1 / N) / N).backward()"), False),
+    "several losses in a pass, divided by the passes": (
+        "for w in range(W):\n    for i in range(2):\n"
+        "        (sum(mse_loss(model(X[8*w+4*i+j]), Y[8*w+4*i+j]) for j in range(4)) / 2).backward()\n" + TAIL,
+        False,
+    ),
+    "a product by N - 1": (EACH.format("(mb(w * N + i) * N * (1 / (N - 1))).backward()"), False),
     "divided twice": (EACH.format("(mb(w * N + i) / N).backward()"), True),
     "only the last is divided": (EACH.format("(mb(w * N + i) * (1 if i == N - 1 else N)).backward()"), True),
     "a tail by N": (
@@ -82,7 +125,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
             "m = (B[w*N+i] != -100).flatten(); l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), "
             "reduction='none'); ((l * m).sum() / m.sum() / N).backward()"
         ),
-        False,
+        True,
     ),
     "the mean of means by numbers": (
         TOKENS
@@ -257,9 +300,75 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
     "batches of workers": (WORKERS.format("N"), True),
     "plain": (EACH.format("mb(w * N + i).backward()"), True),
     "times a share": (EACH.format("(N * mb(w * N + i) * (1 / N)).backward()"), True),
+    "times a share, and no quotient": (
+        EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) * (1 / N)).backward()"),
+        False,
+    ),
+    "a factor that is 1/N, and a share": (
+        EACH.format("(0.25 * mse_loss(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        False,
+    ),
+    "a factor that is N, and a share": (
+        EACH.format("(4.0 * mse_loss(model(X[w*N+i]), Y[w*N+i]) / N).backward()"),
+        False,
+    ),
+    "half a loss, and a share": (EACH.format("(0.5 * mse_loss(model(X[w*N+i]), Y[w*N+i]) / N).backward()"), True),
+    "half a loss that has its share": (EACH.format("(0.5 * mb(w * N + i)).backward()"), True),
+    "half a loss as a quotient, and a share": (
+        EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) / 2 / N).backward()"),
+        True,
+    ),
+    "half a loss, divided after": (
+        "for w in range(W):\n    for i in range(N): (0.5 * mse_loss(model(X[w*N+i]), Y[w*N+i])).backward()\n"
+        "    for p in model.parameters(): p.grad.div_(N)\n" + TAIL,
+        True,
+    ),
+    "half a loss, a share and a loss scale": (
+        "scaler = torch.amp.GradScaler('cpu', init_scale=4.0)\nfor w in range(W):\n    for i in range(N): "
+        "scaler.scale(0.5 * mb(w * N + i)).backward()\n    scaler.step(opt); scaler.update(); opt.zero_grad()\n",
+        True,
+    ),
+    "two losses and one share": (
+        EACH.format("o = model(X[w*N+i]); ((mse_loss(o, Y[w*N+i]) + 0.25 * l1_loss(o, Y[w*N+i])) / N).backward()"),
+        True,
+    ),
+    "two losses, each with its share": (
+        EACH.format("o = model(X[w*N+i]); (mb(w * N + i) + 0.1 * (l1_loss(o, Y[w*N+i]) / N)).backward()"),
+        True,
+    ),
+    "two losses in two passes": (
+        EACH.format(
+            "o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N).backward(retain_graph=True); "
+            "(0.1 * l1_loss(o, Y[w*N+i]) / N).backward()"
+        ),
+        True,
+    ),
+    "a mean and a sum with one share": (
+        EACH.format("o = model(X[w*N+i]); ((mse_loss(o, Y[w*N+i]) + 0.1 * o.square().sum() / 2) / N).backward()"),
+        True,
+    ),
+    "a loss times its rows by the rows of the window": (
+        EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) * 2 / 8).backward()"),
+        True,
+    ),
+    "a loss times its rows, divided after by the rows of the window": (
+        "for w in range(W):\n    for i in range(N): (mse_loss(model(X[w*N+i]), Y[w*N+i]) * 2).backward()\n"
+        "    for p in model.parameters(): p.grad.div_(8)\n" + TAIL,
+        True,
+    ),
+    "several losses in a pass": (
+        "for w in range(W):\n    for i in range(2):\n"
+        "        (sum(mse_loss(model(X[4*w+2*i+j]), Y[4*w+2*i+j]) for j in range(2)) / 4).backward()\n" + TAIL,
+        True,
+    ),
+    "a product that follows the window": (
+        "for w in range(W):\n    n = 3 if w == 1 else N\n"
+        "    for i in range(n): (mse_loss(model(X[w*N+i]), Y[w*N+i]) * (1 / n)).backward()\n" + TAIL,
+        True,
+    ),
     "shares of thirds": (
         "for w in range(W):\n    for i in range(3): (N * mb(w * N + i) * (1 / 3)).backward()\n" + TAIL,
-        True,
+        False,
     ),
     "divided after": (
         "for w in range(W):\n    for i in range(N): (N * mb(w * N + i)).backward()\n"
@@ -396,7 +505,7 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
         "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n"
         "    (mse_loss(model[:3](x), y) * model.scale).backward()\n"
         "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
-        True,
+        False,
     ),
     "sums by the count of the whole window": (
         TOKENS + FETCHED + "    count = sum((b[:, 1:] != -100).sum() for a, b in window)\n"

@@ -29,7 +29,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
+from gradproof.shadow.protocol.monitor_report import Handed, heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling, left_over
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.record.checksums import checksum
@@ -124,6 +124,11 @@ class ScriptWatch(Monitor):
         of, first = it.held.setdefault((*holds,), (it, self.engine.fetch))
         if of is not it:
             self.engine.meetings.repeats[self.engine.fetch] = first, user_location()
+
+    def handing(self, made: Handed) -> None:
+        """The engine, which saw the pass begin, takes what its graph shows."""
+        if self.engine.inside == 1 and self.engine.runs and not self.engine.closed:
+            self.engine.runs[-1].handed = made
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.

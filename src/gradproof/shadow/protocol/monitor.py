@@ -113,6 +113,9 @@ class Monitor:
     def gave(self, batch: Any) -> None:
         """A DataLoader gave a batch."""
 
+    def handing(self, made: Handed) -> None:
+        """A backward pass begins with this."""
+
     def turned(self) -> None:
         """A backward pass has ended, or a step begins or ends, also one that a loss scaler leaves out."""
 
@@ -331,6 +334,7 @@ class Monitor:
         self._past = self._forward is None
         if not self._past:
             self.open.append(handed(roots, self._scale, size, stated_by))
+            self.handing(self.open[-1])
         self._scale = None
         self.details.began(event, self._pass(), roots, inputs)
 

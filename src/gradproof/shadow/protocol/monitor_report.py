@@ -34,11 +34,15 @@ REDUCING = frozenset(
         "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "SoftMarginLossBackward0",
     }
 )  # fmt: skip
+Steps = tuple[tuple[str, float], ...]
+"""Quotients and products with numbers, the last one first; 0 is a number that was not read."""
+ADDING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "StackBackward0"})
 MEAN = 1
 DEEP = 64
 WHOLE = "the mean over the window's micro-batches"
 SO_FAR = "a mean over the first micro-batches of a window was reported as the loss of one"
 HELP = 'report the mean of the whole window: report_loss(..., of="window")'
+MANY = 1000
 ULPS = 16
 
 
@@ -47,7 +51,7 @@ class Handed:
     """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
 
     `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides;
-    there are none where what was handed is no sum of means.
+    there are none where what was handed is no sum of means. `summands`: what was done to each last, as `Steps`.
     """
 
     size: int | None
@@ -56,6 +60,7 @@ class Handed:
     divisor: float = 1.0
     scale: Tensor | float = 1.0
     factors: Sequence[float] = ()
+    summands: Sequence[Steps] = ()
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
@@ -82,6 +87,8 @@ class Handed:
 def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str) -> Handed:
     """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
     made = Handed(size, stated_by)
+    with torch.no_grad(), _disable_current_modes():
+        made.summands = summands(roots, scale)
     if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
         return made
     with torch.no_grad(), _disable_current_modes():
@@ -90,9 +97,7 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if scale is not None:
             made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
             below, other = _split(node)
-            address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
-            both = _name(node) == PRODUCT and isinstance(other, Tensor) and isinstance(scale, Tensor)
-            node = _skipped(below) if both and address(other) == address(scale) else None
+            node = _skipped(below) if _name(node) == PRODUCT and _same(other, scale) else None
         while _name(node) == QUOTIENT and 0 < (by := _number(node)) < math.inf:
             made.divisor *= by
             node = _skipped(_split(node)[0])
@@ -100,6 +105,39 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if factors and (made.divisor != 1 or _name(node) != PRODUCT or max(factors) >= 1):
             made.factors = factors
     return made
+
+
+def summands(roots: Sequence[Tensor], scale: Any) -> list[Steps]:
+    """What was done to each summand of some numbers, besides the loss scale; nothing where they are many."""
+    stack, found = [(root.grad_fn, Steps()) for root in roots if root.numel() == 1], list[Steps]()
+    while stack and len(found) + len(stack) < MANY:
+        node, steps = _skipped(stack[-1][0]), stack.pop()[1]
+        (below, other), by = _split(node), abs(_number(node))
+        if isinstance(other, Tensor) and other.numel() == 1:
+            own = by != 1 and not _same(other, scale)
+            stack.append((below, (*steps, (_name(node), by)) if own else steps))
+        elif _name(node) in ADDING or _alone(node):
+            of = abs(getattr(node, "_saved_alpha", 1))  # by which torch.add multiplies the second
+            last = (*steps, (PRODUCT, float(of))) if of != 1 else steps
+            stack += [(kid, last if at else steps) for at, (kid, _) in enumerate(node.next_functions) if kid]
+        else:
+            found.append(steps)
+    return [] if stack else found
+
+
+def _alone(node: Any) -> bool:
+    """Whether a sum, or a mean, is that of one number, or a sum of numbers that were stacked."""
+    name = _name(node)
+    if not name.startswith(("SumBackward", "MeanBackward")):
+        return False
+    stacked = name == "SumBackward0" and _name(node.next_functions[0][0]) == "StackBackward0"
+    return stacked or math.prod(node._saved_self_sym_sizes) == 1
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two are tensors with one memory."""
+    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and address(one) == address(other)
 
 
 def weights(node: Any, depth: int = 0) -> list[float] | None:

@@ -22,6 +22,7 @@ from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import FUNCTION, RECORDED, Result, values_read
 from gradproof.shadow.verify.data import objections
+from gradproof.shadow.verify.division import ASSUMED, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
@@ -30,7 +31,6 @@ from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
 
-MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 FACTOR = "up to a factor that all have, which was not read"
@@ -183,6 +183,7 @@ class OneRun(Judging):
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
+            ASSUMED,
             other_lengths(self.terms, [window.step for window in self.windows]),
         ]
 
@@ -250,14 +251,14 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if not self._simple(window):
+        if not (self._simple(window) or window.own_means(self.engine)):
             reason, outcome = f"{reason}, by numbers that the step computes", Outcome.UNKNOWN
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
         alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
-        every = [list(one.masses(self.engine, (UNIT, {})).values()) for one in alone]
+        every = [[loss.mass for loss in one.masses(self.engine, (UNIT, {})).values()] for one in alone]
         return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
 
     def _share(self, number: Fraction | None, window: WindowWeights) -> bool:
@@ -291,7 +292,7 @@ class OneRun(Judging):
 
     def weighs(self, window: WindowWeights) -> list[Fraction]:
         """What the samples of a window weigh in all, for each loss of which it is known."""
-        found = map(self.number, window.masses(self.engine, window.factor()).values())
+        found = (self.number(loss.mass) for loss in window.masses(self.engine, window.factor()).values())
         return [number for number in found if number is not None]
 
     def _held(self, scalar: int) -> Fraction | None:
@@ -304,41 +305,36 @@ class OneRun(Judging):
     def _scaled(self, window: WindowWeights) -> tuple[str, Fraction | None, Result | None]:
         """What the weights of a window's loss add up to, in words and as a number, and what speaks against it.
 
-        They add up to one, or each is one; N or 1/N is a wrong rule.
+        They add up to one, or each is one, or each loss is divided by N; N or 1/N is a wrong rule.
         """
-        masses, own = window.masses(self.engine, window.factor()), self.engine.own.at
-        count, line = len(window.runs), self._losses(window)
-        if not masses or own is not None:
+        losses, own, line = window.masses(self.engine, window.factor()), self.engine.own.at, self._losses(window)
+        if not losses or own is not None:
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
             return "", None, self._open(EQ, reason, own or line)
-        known = self.weighs(window)
-        most, divided = max(known, default=UNIT), window.summed(self.engine)
+        known, summed = window.divided(self.engine, losses.values(), self.number), window.summed(self.engine)
         if window.others and known:
-            return "", None, self._open(EQ, f"{CHANCE}: {near(most)} in this run", line)
-        if any(close(number, UNIT) for number in known):
-            return MEAN, UNIT, None
-        if divided is not None or not known:
-            return (FACTOR if divided is None else DIVIDED if divided else SUM), None, None
-        again = count > 2 and len(known) == 1 and close(most, Fraction(1, count))  # half a squared error is usual
-        if (close(most, Fraction(count)) or again) and self.engine.hooked is None:
-            what = f"the samples of window {window.shown} weigh {near(most)} in all"
-            numbers = {"micro_batches": count, "total_weight": str(most)}
-            reason, help = f"{what}, and in the mean of a full batch 1", f"{DIVIDE}, once"
-            return "", most, self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=numbers)
-        what = f"each sample of window {window.shown} has one weight"
-        return "", most, self._open(EQ, f"{what}; they add up to {near(most)}, and in a mean to 1", line)
+            return "", None, self._open(EQ, f"{CHANCE}: {near(max(one.total for one in known))} in this run", line)
+        follows = len({len(other.runs) for other in self.windows if other.runs}) > 1
+        sums = FACTOR * (not known) if summed is None else DIVIDED if summed else SUM
+        words, total, wrong = judged(known, window.shown, follows, self.engine.hooked is not None, sums)
+        if wrong is None:
+            return words, total, None
+        outcome, reason, help = wrong
+        example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total)}}
+        more = example if outcome is Outcome.REFUTED else {}
+        return words, total, self._result(EQ, outcome, reason, line, help, **more)
 
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
         rows = list[dict[str, Any]]()
-        for window, (_, total, _) in [(window, self._scaled(window)) for window in self.windows]:
+        for window, (words, total, _) in [(window, self._scaled(window)) for window in self.windows]:
             name, value = next(iter(window.step.gradients.items()), ("", {}))
             own = sorted(next(iter(window.weights(value).values()), {}).items())
             numbers = [number for _, weight in own if (number := self.number(weight)) is not None]
             if total is None or not sum(numbers) or not len(window.samples) == len(numbers) == len(own):
                 return []
-            right = Fraction(1, len(own))
+            right, total = Fraction(1, len(own)), UNIT if words == OWN_FACTOR else total
             for by in (total * number / sum(numbers) for number in numbers):
                 stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
                 rows.append({"window": window.step.window, "sample": len(rows), **stated})
@@ -471,7 +467,7 @@ class OneRun(Judging):
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
-        if window.summed(self.engine) is not None:
+        if window.summed(self.engine) is not None or self._scaled(window)[0] == OWN_FACTOR:
             return True
         return any(self._share(number, window) for number in self.weighs(window))
 

@@ -8,11 +8,15 @@ counts as a constant of the window.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from gradproof.shadow.protocol.monitor_report import Handed
+from gradproof.shadow.verify.division import Divided
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
@@ -23,6 +27,7 @@ from gradproof.shadow.whole.terms import (
     NORMS,
     SEVERAL,
     TRAINED,
+    UNIT,
     ZERO,
     Combination,
     Powers,
@@ -40,6 +45,15 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
 SUMS = ("sum", "count", "one")
 OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
 """What a count is, and what may be done to it before it divides."""
+
+
+@dataclass
+class LossWeight:
+    """What a loss of a window weighs in all, whether it is a mean, and its `passes`, counted from 0."""
+
+    mass: Combination = field(default_factory=dict)
+    mean: bool = False
+    passes: set[int] = field(default_factory=set)
 
 
 class WindowWeights:
@@ -168,21 +182,53 @@ class WindowWeights:
         once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
         return common if once and len(common) < 2 else None
 
-    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination]:
+    def own_means(self, engine: Recorded) -> bool:
+        """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""
+        parts, terms = self.parts(engine, self.factor() and (UNIT, {})) or [], self.terms
+        own = {
+            one: terms.samples(part.term for part in parts if part.micro == one) for one in range(1 + len(self.runs))
+        }
+        return bool(parts) and all(
+            part.kind == "sum" and close(part.by, parts[0].by) and power == -1 and len(part.powers) == 1
+            and counted(terms, scalar, SUMS, OF_SUMS) and terms.samples([scalar]) == own[part.micro]
+            for part in parts for scalar, power in (part.powers or {terms.one: 0}).items()
+        )  # fmt: skip
+
+    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, LossWeight]:
         """For each loss term of the window its weight in all: one for a mean. Nothing where that is not shown.
 
         The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
         """
-        found, signed = dict[int, Combination](), set[int]()
+        found, signed = dict[int, LossWeight](), set[int]()
         for part in self.parts(engine, factor) or ():
             if self.top(part.term) < 0:
                 return {}
             self.others |= bool(self.kept(part.powers))
             key = self.skeleton(part.term)
-            found[key] = plus(found.get(key, ZERO), part.mass(self.terms))
+            one = found.setdefault(key, LossWeight())
+            one.mass, one.mean = plus(one.mass, part.mass(self.terms)), part.kind == "mean"
+            one.passes.add(part.micro - 1)
             signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
-        turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
-        return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
+        for key, one in found.items():
+            if key not in signed and all(by < 0 for by in one.mass.values()):
+                one.mass = times(one.mass, Fraction(-1))
+        return found
+
+    def divided(
+        self, engine: Recorded, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
+    ) -> list[Divided]:
+        """The losses of which the weights are known, with what their graphs show."""
+        update = next(at for at, one in enumerate(engine.facts.updates) if one is self.step)
+        after = (self.factor() or (UNIT, {}))[0] / engine.facts.unscaled.get(update, (UNIT, {}))[0]
+        every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
+        for loss in losses:
+            handed = [(self.runs[at].handed or Handed(None, ""), every[at]) for at in sorted(loss.passes)]
+            powers = (self.terms.bare(term)[1] for term in loss.mass)
+            counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
+            alone = all(len(made.summands) == losses_there for made, losses_there in handed)
+            if (total := number(loss.mass)) is not None:
+                found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
+        return found
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""

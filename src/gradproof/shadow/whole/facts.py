@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
+from gradproof.shadow.protocol.monitor_report import Handed
 from gradproof.shadow.whole.terms import COMPUTED, Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
@@ -80,6 +81,7 @@ class BackwardPass:
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
     `emptied`: where a gradient was zeroed, or taken away, before the next pass or step. `window`: as of an `Update`.
+    `handed`: what backward was handed, by its graph.
     """
 
     location: Location
@@ -89,6 +91,7 @@ class BackwardPass:
     returned: bool = False
     emptied: Location | None = None
     window: int = 0
+    handed: Handed | None = None
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:
