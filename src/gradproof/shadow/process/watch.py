@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location
+from gradproof.shadow.locations import Location, users_warnings
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling
@@ -87,6 +87,7 @@ class ScriptWatch(Monitor):
 
     def enters(self, stack: ExitStack) -> None:
         """Follow the first window, or nothing for now."""
+        stack.enter_context(users_warnings())
         stack.enter_context(made(self.engine))
         stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
         stack.callback(self._following.close)
