@@ -137,7 +137,7 @@ REFERENCE = {
     "python -P -m gradproof.rounding.lemma_store --list": How(),
 }
 """Run in an empty folder, about the reference workspace."""
-EXTRAS = {"pip install .": "", "pip install '.[sign]'": "sign", 'pip install "gradproof[dask]"': "dask"}
+EXTRAS = {"pip install .": "", "pip install '.[sign]'": "sign", "pip install '.[dask]'": "dask"}
 """`make installed` installs the wheel with pip; here the extras have to be those of pyproject.toml."""
 ELSEWHERE = {
     "python -m tests.light dist": (".github/workflows/release.yml", "python -m tests.light"),

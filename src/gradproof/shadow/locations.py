@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -179,8 +180,9 @@ CAUSED = ("Using `torch.compile(module)` when there are global hooks on modules"
 """How warnings begin of which gradproof is the cause."""
 
 
-def show_users_warnings() -> None:
-    """From here on a warning that points into gradproof points to the user's line, and none is shown that it causes."""
+@contextmanager
+def users_warnings() -> Iterator[None]:
+    """Meanwhile a warning that points into gradproof points to the user's line, and none is shown that it causes."""
     module: Any = warnings
     show = module._showwarnmsg
 
@@ -191,3 +193,7 @@ def show_users_warnings() -> None:
             show(said)
 
     module._showwarnmsg = shown
+    try:
+        yield
+    finally:
+        module._showwarnmsg = show

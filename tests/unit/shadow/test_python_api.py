@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,24 @@ def test_what_a_cell_raises_is_raised_and_what_was_seen_is_kept() -> None:
     assert {r.obligation for r in seen.results} >= {"GA-EQ-001", "GA-INV-003"}
     assert not [r for r in seen.results if r.outcome is Outcome.HOLDS]
     assert seen.code != 0
+
+
+def test_warnings_point_to_the_users_line_in_ones_own_process_as_well() -> None:
+    def train(run: Any = None) -> None:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
+
+    for call in (lambda: gradproof.check(train), lambda: watched(train)):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            call()
+        assert {one.filename for one in seen if "lr_scheduler.step()" in str(one.message)} == {__file__}
+
+
+def watched(train: Any) -> None:
+    with gradproof.watch():
+        train()
 
 
 @pytest.mark.parametrize("wrong", [{"accum_steps": 0}, {"windows": 0}, {"epoch_batches": 0}, {"windows_at": "x"}])

@@ -36,7 +36,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, bury, end_group, exceeded, job_of_stdin, killed_by, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.laws import CODE as LAW
-from gradproof.shadow.locations import NOWHERE, of_user, own_fault, raised_at, show_users_warnings, stated
+from gradproof.shadow.locations import NOWHERE, of_user, own_fault, raised_at, stated, users_warnings
 from gradproof.shadow.request import Request, chosen, complete, function_of, load, refused, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
@@ -45,6 +45,7 @@ NUMBERS, SCRIPT = "GP406", "GP416"
 """A number or word that does not fit, and a script of which two runs do not: found out only when the code had run."""
 
 
+@users_warnings()
 def perform(job: Mapping[str, Any]) -> Answer:
     """Import the file, verify its function. Whatever goes wrong is in the answer."""
     path, subject, options, loaded = Path(job["file"]), str(job["subject"]), dict(job["options"]), False
@@ -89,7 +90,6 @@ def main() -> None:
 
     A forked child of the user's code that comes back here ends without an answer.
     """
-    show_users_warnings()
     if len(sys.argv) > 1:
         run_watched(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
         return
@@ -211,6 +211,7 @@ def answered(result: Path, subject: str) -> Verification:
 # -- One training function, verified; with rounding, one recording of it is bounded as well.
 
 
+@users_warnings()
 def verified(function: Callable[[Any], Any], request: Request, subject: str = "") -> Verification:
     """Verify a training function, which takes a `Run`. It is called several times in this process.
 
@@ -244,7 +245,7 @@ def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verifica
     with ScriptWatch() as watch:
         function(run_of(request))
     found = watch.verification()
-    if found.config["accum_steps"] == 1:  # a step after each backward pass: the windows that were asked for are longer
+    if found.config.get("accum_steps", 1) == 1:  # a step after each pass: longer windows were asked for
         watch.accum_steps = request.accum_steps
         found = watch.verification()
     refuted = {r.obligation: r for r in found.results if r.outcome is Outcome.REFUTED}

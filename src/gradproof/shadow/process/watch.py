@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import Handed, heard, monitored, reported
@@ -97,6 +97,7 @@ class ScriptWatch(Monitor):
 
     def enters(self, stack: ExitStack) -> None:
         """Follow the first window, or nothing for now."""
+        stack.enter_context(users_warnings())
         stack.enter_context(made(self.engine))
         stack.enter_context(ways_out(self.engine, TAKEN))
         stack.callback(self._following.close)
