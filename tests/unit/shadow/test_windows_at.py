@@ -17,6 +17,7 @@ from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
 from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
+from gradproof.shadow.verify import division
 from tests.checked import watch
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -252,3 +253,11 @@ for w in range(4):
     made = watched(body, "2")
     assert made.result("GA-INV-005").outcome is REFUTED
     assert "clip_grad_norm_" in line_of(made, "GA-INV-005")
+
+
+def test_a_factor_that_may_be_the_division_is_told_with_what_to_do() -> None:
+    made = watched(loop("(0.25 * one(4 * w + i, 1)).backward()"), None)
+    result = made.result("GA-EQ-001")
+    assert (result.outcome, result.help) == (Outcome.UNKNOWN, division.HELP)
+    assert "whether the factor 1/4 of a loss of window 1 is the division by N" in result.reason
+    assert division.ASSUMED in watched(loop(), None).assumptions
