@@ -29,7 +29,8 @@ class Divided:
     """One loss of a window: its weight in all, whether it is a mean, and what its passes were handed.
 
     `after`: the number by which a gradient was multiplied between the passes and the step, the loss scale taken out.
-    `counted`: the weight has a count of samples in it. `alone`: no loss may be there twice, by the summands of a pass.
+    `counted`: the weight has a count of samples in it. `alone`: each pass has as many summands as losses, and no loss
+    scale is left in.
     """
 
     total: Fraction

@@ -183,7 +183,7 @@ class OneRun(Judging):
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
-            ASSUMED,
+            *([ASSUMED] if self.totals & {MEAN, OWN_FACTOR} else []),
             other_lengths(self.terms, [window.step for window in self.windows]),
         ]
 

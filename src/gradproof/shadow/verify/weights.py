@@ -219,13 +219,14 @@ class WindowWeights:
     ) -> list[Divided]:
         """The losses of which the weights are known, with what their graphs show."""
         update = next(at for at, one in enumerate(engine.facts.updates) if one is self.step)
-        after = (self.factor() or (UNIT, {}))[0] / engine.facts.unscaled.get(update, (UNIT, {}))[0]
+        unscaled = engine.facts.unscaled.get(update)
+        after = (self.factor() or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
         every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
         for loss in losses:
             handed = [(self.runs[at].handed or Handed(None, ""), every[at]) for at in sorted(loss.passes)]
             powers = (self.terms.bare(term)[1] for term in loss.mass)
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
-            alone = all(len(made.summands) == losses_there for made, losses_there in handed)
+            alone = all(len(made.summands) == count and (unscaled or float(made.scale) == 1) for made, count in handed)
             if (total := number(loss.mass)) is not None:
                 found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
         return found
