@@ -16,13 +16,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, partialmethod
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
@@ -276,7 +277,16 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.depth -= 1
 
+    def fetched(original: Callable[..., Any], self: Any, index: Any) -> Any:
+        engine.loading += 1
+        try:
+            return original(self, index)
+        finally:
+            engine.loading -= 1
+
     with ExitStack() as stack:
+        for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
         stack.enter_context(frozen_heap())
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))

@@ -28,6 +28,7 @@ from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.interpreter import within
+from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
@@ -40,6 +41,7 @@ UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
+ROWWISE = frozenset({"where", "masked_fill", "index_put", "_index_put_impl", "add", "sub", "rsub"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
@@ -72,7 +74,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.of_gradients: dict[int, bool] = {}
         self.used: dict[int, Location] = {}
         self.joined: set[int] = set()  # what an operator took beside a tensor that requires gradients
-        self.depth, self.thread = 0, get_ident()
+        self.depth, self.thread, self.loading = 0, get_ident(), 0
         self.fetch, self.begun, self.ran = 0, False, False
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
@@ -187,6 +189,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Whether an operator makes or moves data that were not met yet."""
         if self.inside or any(self.knows(t) for t in tensors):
             return False
+        law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
+        rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
+        if self.loading and (rowwise or not tensors):
+            return True
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
         return base in MOVED
