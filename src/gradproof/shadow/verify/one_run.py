@@ -71,6 +71,9 @@ class OneRun(Judging):
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
                 self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
+        trained = {sample // MICRO for window in self.windows for sample in window.samples}
+        modes = engine.modes  # with a mode of its own, evaluation is no training
+        self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
@@ -157,7 +160,7 @@ class OneRun(Judging):
         for window in self.windows:
             mine, before = {sample // MICRO for sample in window.samples}, last
             last = max(mine, default=last)
-            own = [lines[number] for number in lines if before < number <= last]
+            own = [lines[number] for number in lines if before < number <= last and number not in self.evaluated]
             alike = len(mine) == len(window.runs) == 1 and all(each == lines.get(last) for each in own)
             counts.add(len(own) if alike else 1)
         count = counts.pop() if len(counts) == 1 and len(self.windows) > 1 else 1
@@ -488,9 +491,10 @@ class OneRun(Judging):
 
     def _lost(self) -> Objections:
         """What speaks against samples that are each in one window."""
-        if self.engine.meetings.reused is not None:
-            reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-            yield reason, self.engine.meetings.reused
+        for location, batches in self.engine.meetings.reused:
+            if not batches & self.evaluated:
+                reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
+                yield reason, location
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:
@@ -499,8 +503,10 @@ class OneRun(Judging):
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
-            if sample not in seen and sample in trained and sample // MICRO <= last:
-                yield f"{self.sample(sample)} is in no gradient", location
+            number = sample // MICRO
+            if sample not in seen and sample in trained and number <= last and number not in self.evaluated:
+                mode = ": it went through a forward pass in evaluation mode" * (not self.engine.modes.get(number, True))
+                yield f"{self.sample(sample)} is in no gradient{mode}", location
 
 
 class WithEvents:

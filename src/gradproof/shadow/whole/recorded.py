@@ -81,6 +81,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
         self.given: set[int] = set()  # by a data loader, with gradients on
+        self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
+        self.trains = True
         self.by_pass = False
         self.meetings = Meetings()
         self._last = (-1, 0)
@@ -353,6 +355,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if torch.is_grad_enabled():
             self._open()
+        weighs = next(module.parameters(), None) is not None
+        self.trains = module.training if weighs else self.trains
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self.knows(t)), None)
         if first is None:
@@ -360,12 +364,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         number = self._fetch_of(first)
         if number is None:
             number = self._open()
-            if self.begun:
+            if self.begun and (weighs or not any(t.requires_grad for t in given)):  # else a loss, and its labels
                 self.fetch += 1
                 number = self.fetch
         self.begun = True
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
+        self.modes[number] = self.trains or self.modes.get(number, False)
         self.rows.setdefault(number, None if single else first.shape[0])
         self.facts.operators += 1
         for tensor in given:
