@@ -26,7 +26,12 @@ STATED = {
     "Version": __version__, "Description-Content-Type": "text/markdown",
     "License-Expression": "Apache-2.0", "Requires-Python": ">=3.11",
 }  # fmt: skip
-NEEDED = ("gradproof/__init__.py", "gradproof/py.typed", "gradproof/_reference/docs/glossary.md")
+NEEDED = (
+    "gradproof/__init__.py",
+    "gradproof/py.typed",
+    "gradproof/_reference/docs/glossary.md",
+    "gradproof/_reference/docs/errors.md",
+)
 IN_SDIST = ("README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "mkdocs.yml", "docs/index.md", ".ci/run")
 
 

@@ -119,6 +119,7 @@ REFERENCE = {
     "gradproof claims --run": How("gradproof claims --run -k CLAIM-B-14", code=0, says="CLAIM-B-14"),
     "gradproof claims --out reports": How(code=4),
     "gradproof bound -n 64": How(),
+    "gradproof bound --help": How(says="--magnitude"),
     "gradproof bound -n 512 --tolerance 1e-5": How(code=1),
     "gradproof bound --thresholds --tolerance EPS": How("gradproof bound --thresholds --tolerance 1e-3 --most 64"),
     "gradproof bound --thresholds --tolerance 1e-5 --magnitude 1e4 --most 1024": How(),

@@ -37,7 +37,7 @@ RUN_PATH = tuple(
         "execution.methods.observe", "execution.methods.gate",
     )
 )  # fmt: skip
-RENDERERS = tuple(f"gradproof.report.formats.{name}" for name in ("summary", "markdown", "jsonreport", "html"))
+RENDERERS = tuple(f"gradproof.report.formats.{name}" for name in ("summary", "markdown", "html"))
 
 
 def python(text: str) -> str:
@@ -150,7 +150,7 @@ def test_proving_needs_no_torch() -> None:
 
 def test_judging_needs_neither() -> None:
     """`gradproof gate`, `list` and `report` read evidence: no solver and no torch."""
-    names = [f"gradproof.cli.{name}" for name in ("list_checks", "report", "verify", "explain")]
+    names = [f"gradproof.cli.{name}" for name in ("prove", "report", "verify", "explain")]
     blocked = {*SOLVERS, "torch", "hypothesis", "numpy"}
     found = loaded_by(BLOCK.format(names=blocked) + importing([*names, "gradproof.session", *RENDERERS]))
     assert found & blocked == set()

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from toy_workspace import answer, recorded, refutation, write_workspace
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Expect, Layer, Outcome, Reach
+from gradproof.core.schemas.base import DocumentModel, Sha256
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import environment
 from gradproof.evidence.store import Store
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Claims, LedgerRow
 from gradproof.extras.claims.load import built
+from gradproof.report.studies import Study
 from gradproof.session import Options, Session
 
 HEAD = "format: gradproof-ledger/1\nsources: {S: a document}\nclaims:\n"
@@ -94,6 +97,21 @@ def left(workspace: Workspace, id_: str, outcome: Outcome) -> None:
     """Evidence of a check that is no answer."""
     check = check_of(workspace, id_)
     store(workspace, check, Finding(outcome, "no answer"))
+
+
+class ToyDocument(DocumentModel):
+    """A document of one figure."""
+
+    document: Literal["gradproof-tokens/1"] = Field(alias="schema")
+    sources: dict[str, Sha256]
+    x: float
+    device_name: str | None = None
+    torch: str = ""
+    made_at: str = ""
+
+
+STUDY = Study("tokens.json", "ledger_toy:ToyDocument", ("models.a",), ("models",), "make toys")
+"""What stands for the studies of the field."""
 
 
 def study(workspace: Workspace, name: str, content: Mapping[str, Any], source: str = "models/a.py") -> Path:

@@ -1,4 +1,4 @@
-"""The command line: one file for one or two commands, loaded when used. Neither torch nor z3 is loaded to start.
+"""The command line: one file for one to three commands, loaded when used. Neither torch nor z3 is loaded to start.
 
 Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrupted.
 """
@@ -34,7 +34,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
     "Your own loop, without a workspace": {
         "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
         "watch": ("check:watch", "Run a training script and verify what one run can decide."),
-        "demo": ("demo", "Show a wrong loop, its verdict, the fix and the new verdict, in seconds."),
+        "demo": ("check:demo", "Show a wrong loop, its verdict, the fix and the new verdict, in seconds."),
         "init": ("init", "Write a workspace, with CI, around your own training loop."),
     },
     "A workspace": {
@@ -45,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
     "Parts of a workspace": {
         "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
         "run": ("prove:run_tests", "Run the falsification tests on real PyTorch."),
-        "list": ("list_checks", "List the planned checks with their bounds."),
+        "list": ("prove:list_checks", "List the planned checks with their bounds."),
         "replay": ("replay", "Replay the counterexample of an evidence file."),
         "claims": ("claims", "Judge every claim of the field on the stored evidence."),
         "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),

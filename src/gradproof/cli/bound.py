@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import ACCUM_STEPS, output_format, renamed
+from gradproof.cli.options import ACCUM_STEPS, output_format
 from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
@@ -27,7 +27,7 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 
 
 @click.command("bound")
-@renamed("-n", "--accum-steps", "n", old="--n", type=int, default=4, show_default=True, help=ACCUM_STEPS)
+@click.option("-n", "--accum-steps", "n", type=int, default=4, show_default=True, help=ACCUM_STEPS)
 @click.option("--buffer", type=click.Choice(BUFFERS), default="fp32", show_default=True, help="Format of the sum.")
 @click.option("--inputs", type=click.Choice(BUFFERS), help="Gradients are rounded to it first.  [default: not rounded]")
 @click.option("--scale", default="divide", show_default=True, help="divide, multiply (by fl(1/n)), after or none.")

@@ -1,4 +1,4 @@
-"""`gradproof check` and `gradproof watch`: a training step as it really runs, and a whole script."""
+"""`gradproof check`, `watch` and `demo`: a training step as it really runs, a whole script, and an example of both."""
 
 from __future__ import annotations
 
@@ -212,16 +212,20 @@ def show(
 def rendered(found: Verification, format_: str, much: str | None = None) -> str:
     """The verification in a format."""
     import json
-    from importlib import import_module
 
     from gradproof.report.formats import brief, step
     from gradproof.shadow.result import to_json
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if format_ in ("html", "junit", "sarif", "github"):
-        module = {"html": "page"}.get(format_, format_)
-        made: str = import_module(f"gradproof.report.formats.{module}").of_step(found)
+    if format_ == "html":
+        from gradproof.report.formats import page
+
+        return page.of_step(found)
+    if format_ in ("junit", "sarif", "github"):
+        from gradproof.report.formats import ci
+
+        made: str = getattr(ci, f"{format_}_of_step")(found)
         return made
     if format_ == "md":
         return step.render_markdown(found)
@@ -285,3 +289,44 @@ def _near(words: Sequence[str]) -> list[str]:
         return []
     known = [name for parameter in watch.params for name in parameter.opts if name.startswith("--")]
     return difflib.get_close_matches(words[0].partition("=")[0], known)
+
+
+# -- `gradproof demo`: a wrong loop, its verdict, the fix, and the verdict again, in a temporary folder.
+
+TARGET = "train.py:train"
+
+
+@click.command("demo")
+def demo() -> int:
+    """Show what `check` says of a wrong training loop, and of the same loop with one line corrected.
+
+    It takes some seconds, needs PyTorch, and leaves no file behind.
+    """
+    from contextlib import chdir
+
+    from gradproof.core.outcome import EXIT_CODE, Exit
+    from gradproof.extras.selftest import LOOP, RIGHT, WRONG
+
+    need(STEP, "to verify a training step")
+    with tempfile.TemporaryDirectory(prefix="gradproof-demo-") as folder, chdir(folder):
+        click.echo("A training loop that runs without an error, train.py:\n")
+        for i, line in enumerate(LOOP.splitlines(), 1):
+            click.echo(f"{i:>4} | {line}".rstrip())
+        found = [_shown(LOOP)]
+        click.echo("\nThe fix is one line:\n")
+        click.secho(f"-{WRONG}", fg="red", nl=False)
+        click.secho(f"+{RIGHT}", fg="green", nl=False)
+        found.append(_shown(LOOP.replace(WRONG, RIGHT)))
+    if found != [EXIT_CODE[Exit.BROKEN], EXIT_CODE[Exit.MET]]:
+        click.echo(f"the demo expects exit codes 1 and 0, and got {found}: run gradproof doctor", err=True)
+        return EXIT_CODE[Exit.CRASH]
+    click.echo("\nnow yours: gradproof check FILE.py:FUNCTION")
+    return 0
+
+
+def _shown(text: str) -> int:
+    """The exit code of `gradproof check` on this text, after its output."""
+    Path("train.py").write_text(text, encoding="utf-8")
+    click.echo(f"\n$ gradproof check {TARGET}")
+    code: int = command.main([TARGET], prog_name="gradproof check", standalone_mode=False)
+    return code

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
+import inspect
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from gradproof.core.outcome import EXIT_CODE, Exit
 # -- What in a working directory would make `import` find something other than what is installed.
 TRACKERS = ("aim", "clearml", "comet_ml", "mlflow", "neptune", "tensorboard", "wandb")
 """Optional packages that a loop imports if it can, and that write a folder of their own name, or are given one."""
-
-SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def shadows(folder: Path) -> list[Shadow]:
     importlib.invalidate_caches()
     elsewhere = [p for p in sys.path if Path(p or ".").resolve() != folder]
     found = []
-    for name, entry in candidates(folder):
+    for name, entry in candidates(folder).items():
         here = resolved(name, [str(folder), *elsewhere])
         if here is None or not _inside(here, folder):
             continue
@@ -66,20 +64,11 @@ def shadows(folder: Path) -> list[Shadow]:
     return found
 
 
-def candidates(folder: Path) -> Iterator[tuple[str, Path]]:
+def candidates(folder: Path) -> dict[str, Path]:
     """Names that `import` could find in the folder, with what has them, in order. Raises OSError."""
-    seen = set[str]()
-    for entry in sorted(folder.iterdir()):
-        name = entry.name if entry.is_dir() else _stem(entry.name)
-        if name.isidentifier() and name != "__pycache__" and name not in seen:
-            seen.add(name)
-            yield name, entry
-
-
-def _stem(name: str) -> str:
-    """The module's name of a file; empty for a file that is no module."""
-    suffix = max((s for s in SUFFIXES if name.endswith(s)), key=len, default="")
-    return name.removesuffix(suffix) if suffix else ""
+    entries = sorted(folder.iterdir(), reverse=True)
+    named = {entry.name if entry.is_dir() else inspect.getmodulename(entry.name): entry for entry in entries}
+    return {name: named[name] for name in reversed(named) if name and name.isidentifier() and name != "__pycache__"}
 
 
 def installed() -> Mapping[str, tuple[str, ...]]:

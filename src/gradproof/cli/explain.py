@@ -26,7 +26,7 @@ from gradproof.core.outcome import (
     Outcome,
     Reach,
 )
-from gradproof.report.text import first_words, glossary
+from gradproof.report.text import error_codes, first_words, glossary
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Stats
@@ -99,13 +99,12 @@ def _cut(line: str) -> str:
 
 def _word(word: str) -> Iterator[str]:
     """Fixed words of gradproof: what the tables of the program say, then the page."""
-    from gradproof.core.error_codes import EXPLANATIONS
     from gradproof.core.outcome import NEXT
 
     upper, lower = word.upper(), word.lower()
-    if upper in EXPLANATIONS:
-        yield f"{upper}: {EXPLANATIONS[upper].meaning}"
-        yield f"Help: {EXPLANATIONS[upper].help}"
+    if upper in (codes := error_codes()):
+        yield f"{upper}: {codes[upper][0]}"
+        yield f"Help: {codes[upper][1]}"
     if upper in list(Outcome):
         yield f"{upper}, an outcome: {MEANING[Outcome(upper)]}."
         for expect in Expect:
@@ -113,9 +112,9 @@ def _word(word: str) -> Iterator[str]:
         yield f"Help: {NEXT[Outcome(upper)]}"
     if lower in list(Reach):
         yield f"{lower}, a reach: {REACH_MEANING[Reach(lower)]}"
-    codes = {str(e): (str(EXIT_CODE[e]), EXIT_MEANING[e]) for e in Exit}
-    codes["interrupted"] = (str(INTERRUPTED), "interrupted; what had finished is kept")
-    for name, (code, meaning) in codes.items():
+    exits = {str(e): (str(EXIT_CODE[e]), EXIT_MEANING[e]) for e in Exit}
+    exits["interrupted"] = (str(INTERRUPTED), "interrupted; what had finished is kept")
+    for name, (code, meaning) in exits.items():
         if word in (name, code):
             lower = name
             yield f"exit code {code} ({name}): {meaning}."
@@ -214,9 +213,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
 
 
 def _unknown(name: str, session: Session) -> GradproofError:
-    from gradproof.core.error_codes import EXPLANATIONS
-
-    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *(w for row in glossary() for w in row.split(", "))]
+    known = [*error_codes(), *Outcome, *Effect, *Reach, *Exit, *(w for row in glossary() for w in row.split(", "))]
     known += [c.id for c in session.checks] + [m for c in session.checks for m in c.mutants]
     known += [o.id for contract in session.contracts for o in contract.obligations]
     folded = {k.casefold(): str(k) for k in known}

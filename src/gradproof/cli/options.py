@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,25 +18,6 @@ from gradproof.core.outcome import Layer
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENVIRONMENT = {n: f"GRADPROOF_{n.upper()}" for n in ("profile", "jobs", "time_limit", "memory_limit", "baseline")}
-
-
-class Renamed(click.Option):
-    """An option whose `old` names work as before, and are not shown."""
-
-    def __init__(self, declared: Sequence[str], old: Sequence[str] = (), **given: Any) -> None:
-        super().__init__([*declared, *old], **given)
-        self.old = frozenset(old)
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The row of the help, with the names of today."""
-        shown = copy(self)
-        shown.opts = [name for name in self.opts if name not in self.old]
-        return super(Renamed, shown).get_help_record(ctx)
-
-
-def renamed(*names: str, old: str, **given: Any) -> Callable[[F], F]:
-    """An option that was called `old` before."""
-    return click.option(*names, cls=Renamed, old=[old], **given)
 
 
 SOON, LATE = 2.0, 30.0
@@ -162,15 +141,7 @@ def output_format(*names: str) -> Callable[[Callable[..., int]], Callable[..., i
     return add
 
 
-sharding = together(
-    click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow."),
-    click.option(
-        "--shard-seconds",
-        type=click.Path(path_type=Path),
-        metavar="REPORT",
-        help="Seconds by which shards are balanced: a report.json, or a folder of them, the same for every shard.",
-    ),
-)
+sharding = click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow.")
 
 
 def with_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -194,17 +165,12 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
     return gathered
 
 
-def sharded(chosen: Sequence[Check], shard: str | None, seconds: Path | None) -> list[Check]:
-    """The checks of this shard, all of them without one; which, is said on stderr.
-
-    Raises GradproofError GP480 for no i/n, and GP485 for seconds that cannot be read or belong to no shard.
-    """
+def sharded(chosen: Sequence[Check], shard: str | None) -> list[Check]:
+    """The checks of this shard, all of them without one; which, is said on stderr. Raises GradproofError GP480."""
     if shard is None:
-        if seconds is not None:
-            raise GradproofError("GP485", "--shard-seconds without --shard", "both or neither", "add --shard i/n")
         return list(chosen)
     index, of = parse(shard)
-    parts = partition(chosen, of, {} if seconds is None else seconds_of(seconds))
+    parts = partition(chosen, of)
     mine = parts[index - 1]
     click.echo(f"shard {shard}: {len(mine)} of {len(chosen)} checks, cut {fingerprint(parts)}", err=True)
     return mine
@@ -225,17 +191,18 @@ def parse(text: str) -> tuple[int, int]:
     return index, of
 
 
-def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) -> list[list[Check]]:
+def partition(checks: Sequence[Check], of: int) -> list[list[Check]]:
     """The checks of each shard, in the plan's order. Checks of a GPU are spread apart from the others.
 
-    The longest first, each to the shard that is done soonest with it and the stubs that it is the first there to need.
+    The longest by its time limit first, each to the shard that is done soonest with it and the stubs that it is the
+    first there to need.
     """
     from gradproof.verdict.plan import with_stubs
 
     shared = {name for check in checks for name in check.depends} & {check.id for check in checks}
     held: list[set[str]] = [set() for _ in range(of)]
     loads = {gpu: [0.0] * of for gpu in (False, True)}
-    weight = {c.id: seconds.get(c.id) or c.time_limit for c in checks}
+    weight = {c.id: c.time_limit for c in checks}
     for check in sorted(checks, key=lambda c: (c.id in shared, -weight[c.id], c.id)):
         if check.id in shared and any(check.id in names for names in held):
             continue
@@ -250,27 +217,3 @@ def partition(checks: Sequence[Check], of: int, seconds: Mapping[str, float]) ->
 def fingerprint(parts: Iterable[Iterable[Check]]) -> str:
     """The same on two machines exactly where their cuts are."""
     return digest_of([[check.id for check in part] for part in parts])[:12]
-
-
-def seconds_of(path: Path) -> dict[str, float]:
-    """Seconds by check id, from a report.json or a folder of reports. Raises GradproofError GP485."""
-    places = [path] if path.is_file() else [path / "report.json", *sorted(path.glob("*/report.json"))]
-    found: dict[str, float] = {}
-    for place in [p for p in places if p.is_file()]:
-        try:
-            rows = json.loads(place.read_text(encoding="utf-8"))["checks"]
-            found |= {str(row["id"]): float(row["seconds"]) for row in rows if _positive(row["seconds"])}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-            raise _useless(path, f"{place.name} is no report: {type(e).__name__}: {e}") from e
-    if not found:
-        raise _useless(path, "it tells the seconds of no check")
-    return found
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _useless(path: Path, why: str) -> GradproofError:
-    expected = "a report.json of an earlier run, or a folder of them, the same for every shard"
-    return GradproofError("GP485", f"{path}: {why}", expected, "leave --shard-seconds out: time limits are taken then")

@@ -181,14 +181,13 @@ def _write(output: Output, reports: Sequence[Report]) -> None:
 
 def rendered(name: str, reports: Sequence[Report]) -> str:
     """These reports in one document of a format. Raises GradproofError on an inconsistent report."""
-    if name in ("junit", "sarif"):
-        from importlib import import_module
-
+    if name in ("junit", "sarif", "github"):
         from gradproof.report.consistency import require
+        from gradproof.report.formats import ci
 
         for report in reports:
             require(report)
-        text: str = import_module(f"gradproof.report.formats.{name}").render(reports)
+        text: str = getattr(ci, name)(reports)
         return text
     if name == "text":
         from gradproof.report.formats import markdown
@@ -207,9 +206,9 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
 
 
 def _github(output: Output, reports: Sequence[Report]) -> None:
-    from gradproof.report.formats import github
+    from gradproof.report.formats.ci import summary
 
-    click.echo(github.render(reports), nl=False)
+    click.echo(rendered(output.name, reports), nl=False)
     pages: dict[str, list[Report]] = {}
     for report in reports:
         if output.path is not None:
@@ -219,7 +218,7 @@ def _github(output: Output, reports: Sequence[Report]) -> None:
     for path, stated in pages.items():
         try:
             with opened(Path(path), "a") as page:
-                page.write(github.summary(stated))
+                page.write(summary(stated))
         except OSError as error:
             raise unwritten(path, error) from error
 

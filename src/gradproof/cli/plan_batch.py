@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, output_format, renamed
+from gradproof.cli.options import ACCUM_STEPS, MICRO_BATCH, output_format
 from gradproof.core.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
@@ -22,10 +22,10 @@ NOW = "now"
 
 
 @click.command("plan-batch")
-@renamed("-b", "--micro-batch", "micro", old="--micro", type=int, metavar="B", help=MICRO_BATCH)
-@renamed("-n", "--accum-steps", "accum", old="--accum", type=int, metavar="N", help=ACCUM_STEPS)
+@click.option("-b", "--micro-batch", "micro", type=int, metavar="B", help=MICRO_BATCH)
+@click.option("-n", "--accum-steps", "accum", type=int, metavar="N", help=ACCUM_STEPS)
 @click.option("--effective", "target", type=int, metavar="E", help="Samples of one optimizer step, over all ranks.")
-@renamed("--ranks", "world", old="--world", type=int, default=1, show_default=True, help="Data-parallel ranks.")
+@click.option("--ranks", "world", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option("--batches", type=int, metavar="M", help="Micro-batches of an epoch, on one rank.")
 @click.option("--epochs", type=int, default=1, show_default=True, help="Epochs of the training.")
 @click.option("--compare", metavar="N,N,...", help="Accumulations to compare.  [default: 1,2,4,8,16,32]")
@@ -105,8 +105,8 @@ def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
 
 
 @click.command("sweep", epilog="Exit code 0: measured; 2: a mistake in the call; 4: there is no such device.")
-@renamed(
-    "--accum-steps", "accumulate", old="--accumulate", default="1,2,4,8,16", metavar="N,N,...", help=ACCUM_STEPS,
+@click.option(
+    "--accum-steps", "accumulate", default="1,2,4,8,16", metavar="N,N,...", help=ACCUM_STEPS,
     show_default=True,
 )  # fmt: skip
 @click.option("--micro-batch", "micro", type=int, default=16, show_default=True, help=MICRO_BATCH)

@@ -86,7 +86,6 @@ def _due(status: EvidenceStatus) -> bool:
 @with_options
 def command(
     options: Options, quiet: bool, verbose: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
-    shard_seconds: Path | None,
 ) -> int:  # fmt: skip
     """Plan every check, run what has no fresh answer, write the report and gate on it.
 
@@ -106,7 +105,7 @@ def command(
         watching(options)
         return watched(options)
     session = begun(options, wanted, reports=True)
-    chosen = sharded(session.selected(), shard, shard_seconds)
+    chosen = sharded(session.selected(), shard)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]

@@ -91,14 +91,15 @@ def _tolerance(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     text = value.text if isinstance(value, Exact) else value
-    if isinstance(text, bool) or not isinstance(value, (int, Exact)):
-        raise wrong("GP104", "a number of seconds")
+    expected = f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}"
+    if isinstance(text, bool) or not isinstance(value, (int, float, Exact)):
+        raise wrong("GP104", expected)
     try:
         number = exact(str(text))
     except ValueError:
         number = Fraction(0)
     if not 0 < number <= MAX_TIME_LIMIT:
-        raise wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
+        raise wrong("GP107", expected)
     return float(number)
 
 
@@ -550,18 +551,12 @@ class OursRoot(_Root):
 
 
 # -- The shape of `[tool.gradproof]`.
-def _setting_seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TIME_LIMIT:
-        raise wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
-    return float(value)
-
-
 class SettingsShape(ContractModel):
     """Every key of `[tool.gradproof]`, with dashes in the file."""
 
     profile: Literal["ci", "release"] | None = None
     jobs: Positive | None = None
-    time_limit: Annotated[float, BeforeValidator(_setting_seconds)] | None = Field(None, alias="time-limit")
+    time_limit: Seconds | None = Field(None, alias="time-limit")
     memory_limit: Annotated[int, Field(ge=64)] | None = Field(None, alias="memory-limit")
     baseline: Text | None = None
     gpu_max_age_days: Positive | None = Field(None, alias="gpu-max-age-days")

@@ -109,22 +109,21 @@ def planned(
 
     Raises GradproofError GP413 for fewer than two, for numbers that are not positive, disagree or do not divide.
     """
-    given = {"--micro": micro, "--accum": accum, "--effective": target, "--world": world, "--epochs": epochs}
-    for name, value in {**given, "--batches": batches}.items():
+    sizes = {"--micro-batch": micro, "--accum-steps": accum, "--effective": target, "--ranks": world}
+    for name, value in {**sizes, "--epochs": epochs, "--batches": batches}.items():
         if value is not None and not 1 <= value <= LARGEST:
             raise GradproofError("GP413", f"{name} {value}", f"a whole number from 1 to {LARGEST}", f"correct {name}")
     if micro is None and accum is not None and target is not None:
         micro = micro_batch(target, accum, world)
         if micro is None:
-            raise _indivisible(target, "--accum", accum, world)
+            raise _indivisible(target, "--accum-steps", accum, world)
     elif accum is None and micro is not None and target is not None:
         accum = accumulation(target, micro, world)
         if accum is None:
-            raise _indivisible(target, "--micro", micro, world)
+            raise _indivisible(target, "--micro-batch", micro, world)
     if micro is None or accum is None:
-        raise GradproofError(
-            "GP413", "one size of three", "two of --micro, --accum and --effective", "add one; the third follows"
-        )
+        expected = "two of --micro-batch, --accum-steps and --effective"
+        raise GradproofError("GP413", "one size of three", expected, "add one; the third follows")
     plan = BatchPlan(micro, accum, world, batches, epochs)
     if target is not None and plan.effective != target:
         found = f"--effective {target}, and {micro} x {accum} x {world} is {plan.effective}"

@@ -1,22 +1,16 @@
-"""A trace as a timeline: one lane for each kind of event, one column for each event, the state under it.
+"""A trace as a timeline: its events in order, each with the state after it.
 
 An event may be refused (what is right would not have done it) and may do harm (an obligation breaks there); the two are
-drawn apart, because a bug is often done before it is felt. Text is plain ASCII. The SVG is inline, has no style sheet,
-font or script of its own and takes its colour of text from the page; what is wrong is shown by shape and words too.
+marked apart, because a bug is often done before it is felt. Text is plain ASCII; report/formats/timeline.html.j2 shows
+the same on a page.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from markupsafe import Markup
-
-GUTTER, COLUMN, WIDEST, ROW, LEADING, NARROWEST = 96, 88, 160, 24, 17, 480
-LETTER = 6.6  # width of an average letter of a 12 px sans-serif font, in px
-RED, AMBER = "#c62828", "#b26a00"
 MOST = 12
 LEFT_OUT = "left out"
 """The event of a tick that stands for others."""
@@ -57,11 +51,6 @@ class Timeline:
     def __post_init__(self) -> None:
         if not self.ticks:
             raise ValueError("a timeline needs an event")
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """Kinds of events, in order of first appearance."""
-        return tuple(dict.fromkeys(t.event for t in self.ticks))
 
     @property
     def faults(self) -> tuple[tuple[int, Tick], ...]:
@@ -128,67 +117,3 @@ def as_lines(line: Timeline) -> list[str]:
     rows = enumerate(line.ticks, 1)
     drawn = [f"{t.mark} {i:>2} {t.event.ljust(names)}  {t.note.ljust(notes)}  {t.after}".rstrip() for i, t in rows]
     return drawn + [f"{t.mark} {i} {t.event}: {t.words}" for i, t in line.faults]
-
-
-def as_svg(line: Timeline) -> Markup:
-    """The timeline as one `svg` element for a page of HTML; every text in it is escaped."""
-    column = max(COLUMN, min(WIDEST, round(LETTER * max(len(_head(i, t)) for i, t in enumerate(line.ticks, 1)) + 8)))
-    states = [textwrap.wrap(t.after, int(column / LETTER)) or [""] for t in line.ticks]
-    width = max(NARROWEST, GUTTER + column * (len(line.ticks) + 1))
-    fit = int((width - 16) / LETTER)
-    stated = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
-    titles = textwrap.wrap(line.title, fit)
-    top = LEADING * len(titles) + ROW
-    below = top + ROW * (len(line.lanes) + 1)
-    under = below + LEADING * (max(map(len, states)) - 1)
-    height = under + LEADING * len(stated) + ROW
-    parts = [_text(8, LEADING * (i + 1), row, "start", "currentColor") for i, row in enumerate(titles)]
-    parts += _lanes(line, top, width)
-    for i, tick in enumerate(line.ticks):
-        x = GUTTER + column * (i + 1.5)
-        parts += [_text(x, top - 6, _head(i + 1, tick), "middle", "currentColor")]
-        parts += [_mark(tick, x, top + ROW * (line.lanes.index(tick.event) + 0.5))]
-        parts += [_text(x, below + LEADING * k, row, "middle", "currentColor") for k, row in enumerate(states[i])]
-    parts += [_text(GUTTER - 8, below, "state", "end", "currentColor")]
-    parts += [_text(GUTTER + column / 2, below, line.start, "middle", "currentColor")]
-    for i, (row, tick) in enumerate(stated):
-        parts.append(_text(8, under + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
-    label = "; ".join([line.title, *(f"event {i}, {t.event}: {t.words}" for i, t in line.faults)])
-    head = Markup(
-        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" fill="currentColor" '
-        'text-anchor="middle" aria-label="{}">'
-    )
-    return head.format(width, height, width, label) + Markup("").join(parts) + Markup("</svg>")
-
-
-def _head(number: int, tick: Tick) -> str:
-    return f"{number}" + (f" ({tick.note})" if tick.note else "")
-
-
-def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
-    rule = Markup('<line x1="{}" y1="{:.1f}" x2="{}" y2="{:.1f}" stroke="currentColor" stroke-opacity="0.25"/>')
-    parts = []
-    for i, lane in enumerate(line.lanes):
-        y = top + ROW * (i + 0.5)
-        parts += [rule.format(GUTTER, y, width - 8, y), _text(GUTTER - 8, y + 4, lane, "end", "currentColor")]
-    return parts
-
-
-def _mark(tick: Tick, x: float, y: float) -> Markup:
-    """A dot, a cross where the event is refused, a triangle where it only does harm."""
-    title = Markup("<title>{}</title>").format(tick.words) if tick.words else Markup("")
-    if tick.refused:
-        cross = Markup('<path d="M{:.1f} {:.1f}l12 12m0 -12l-12 12" stroke="{}" stroke-width="3">{}</path>')
-        return cross.format(x - 6, y - 6, RED, title)
-    if tick.event == LEFT_OUT:
-        return _text(x, y + 4, "...", "middle", "currentColor")
-    if tick.harm:
-        return Markup('<path d="M{:.1f} {:.1f}l7 12h-14z" fill="{}">{}</path>').format(x, y - 7, AMBER, title)
-    return Markup('<circle cx="{:.0f}" cy="{:.0f}" r="5"/>').format(x, y)
-
-
-def _text(x: float, y: float, text: str, anchor: str, colour: str) -> Markup:
-    """A text; the anchor and the colour that the drawing has anyway are not said again."""
-    said = Markup("") if anchor == "middle" else Markup(' text-anchor="{}"').format(anchor)
-    said += Markup("") if colour == "currentColor" else Markup(' fill="{}"').format(colour)
-    return Markup('<text x="{:.0f}" y="{:.0f}"{}>{}</text>').format(x, y, said, text)

@@ -8,6 +8,7 @@ has no verdict on the gate (`views.banner` says so), so `met` may be true there 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,6 +68,21 @@ def require(report: Report) -> None:
         wrong += [*_met(report), *_met_gate(report)]
     if wrong:
         raise _refusal("REPORT-INCONSISTENT", wrong, "every conclusion at most as good as the parts below it")
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON, schema gradproof-report/2 (reports/report.schema.json). History: 1, the first.
+
+    Top-level keys come in the order of the schema, keys below them in alphabetical order, so that two reports of one
+    state differ in nothing but their times. Raises GradproofError as `require` does, and for NaN or infinity.
+    """
+    require(report)
+    try:
+        plain = json.loads(json.dumps(report, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        help = "record such a number as null, with a note"
+        raise GradproofError("REPORT-NUMBER", str(error), "finite numbers and plain JSON values", help) from error
+    return json.dumps({key: plain.pop(key) for key in SHAPE[""]} | plain, indent=1, ensure_ascii=False) + "\n"
 
 
 def effect_of(check: Mapping[str, Any]) -> Effect:

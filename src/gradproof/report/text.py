@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
@@ -174,17 +174,27 @@ def heads(ids: Iterable[str]) -> str:
     return counted(name.partition("@")[0] for name in ids)
 
 
-GLOSSARY = "docs/glossary.md"
-"""A table of words of outputs and docs, several with one meaning by commas, with an example each."""
+GLOSSARY, ERRORS = "docs/glossary.md", "docs/errors.md"
+"""Tables of words of outputs and docs, several with one meaning by commas, with an example; and of error codes."""
 
 
 @cache
-def glossary() -> dict[str, tuple[str, str]]:
-    """The words with meaning and example, from the page that comes with the reference workspace."""
+def rows_of(page: str) -> dict[str, tuple[str, str]]:
+    """The first cells of a table of three columns with both others, from a page beside the reference workspace."""
     root = reference()
-    lines = [] if root is None else (root / GLOSSARY).read_text(encoding="utf-8").splitlines()
+    lines = [] if root is None else (root / page).read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {words: (meaning, example) for words, meaning, example in rows if words != "word"}
+    return {first: (second, third) for first, second, third in rows if first not in ("word", "code")}
+
+
+def glossary() -> dict[str, tuple[str, str]]:
+    """The words with meaning and example."""
+    return rows_of(GLOSSARY)
+
+
+def error_codes() -> dict[str, tuple[str, str]]:
+    """Every stable error code: what it means and what to do."""
+    return rows_of(ERRORS)
 
 
 # -- Markdown of GitHub's dialect, and how it is shown.
@@ -290,10 +300,10 @@ def writing(path: Path) -> Iterator[None]:
         raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
 
 
-MODULE: Mapping[str, str] = {"json": "jsonreport", "md": "markdown", "html": "html"}
+RENDERERS = {"json": "consistency:as_json", "md": "formats.markdown:render", "html": "formats.html:render"}
 
 
 def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
     """The renderer of a format: json, md or html. Its module is imported when it is first asked for."""
-    renderer: Callable[[Mapping[str, Any]], str] = import_module(f"gradproof.report.formats.{MODULE[name]}").render
+    renderer: Callable[[Mapping[str, Any]], str] = resolve_name(f"gradproof.report.{RENDERERS[name]}")
     return renderer

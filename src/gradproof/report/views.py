@@ -367,11 +367,7 @@ def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[CellView]]]:
 
 def cell_counts(ob: Mapping[str, Any]) -> str:
     """3 of 3 required: the obligation's required cells or checks, as the judge counted them."""
-    counts = ob.get("counts") or {}
-    if "discharged" in counts and "required" in counts:
-        return f"{counts['discharged']} of {counts['required']} required"
-    required = [c for c in ob["cells"].values() if c["required"]]
-    return f"{sum(c['effect'] == 'DISCHARGED' for c in required)} of {len(required)} required"
+    return f"{ob['counts']['discharged']} of {ob['counts']['required']} required"
 
 
 def reach_of(report: Report, ob: Mapping[str, Any]) -> dict[Reach, list[str]]:

@@ -20,14 +20,13 @@ from test_cli import evidence, gradproof
 from gradproof import cli
 from gradproof.cli.explain import lines_of, shortened
 from gradproof.contract.schema import Strategy
-from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import open_evidence
 from gradproof.report.formats import markdown, summary
-from gradproof.report.text import glossary
+from gradproof.report.text import error_codes, glossary
 from gradproof.session import Options, Session
 from gradproof.shadow.result import OBLIGATIONS
 
@@ -61,7 +60,7 @@ FIXED = [*Outcome, *Effect, *Reach, *Exit, *get_args(Strategy), "property test",
 
 def words_of(session: Session) -> Iterator[str]:
     """Every word, code and id that the reference workspace prints."""
-    yield from [*FIXED, *EXPLANATIONS, *OBLIGATIONS, *(word for words in glossary() for word in words.split(", "))]
+    yield from [*FIXED, *error_codes(), *OBLIGATIONS, *(word for words in glossary() for word in words.split(", "))]
     for contract in session.contracts:
         yield from (o.id for o in contract.obligations)
         yield from [contract.gate.id] if contract.gate else []
@@ -110,7 +109,7 @@ def test_every_outcome_says_what_to_do(outcome: Outcome, capsys: pytest.CaptureF
 
 
 def test_every_code_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    for code, (meaning, help) in EXPLANATIONS.items():
+    for code, (meaning, help) in error_codes().items():
         assert gradproof("explain", code) == 0
         assert capsys.readouterr().out == f"{code}: {meaning}\nHelp: {help}\n"
 
@@ -130,7 +129,7 @@ def test_every_word_is_explained(toy: Workspace, capsys: pytest.CaptureFixture[s
 def test_every_code_in_the_source_is_explained() -> None:
     source = Path(cli.__file__).parent.parent
     used = {code for p in source.rglob("*.py") for code in re.findall(r'"(GP\d{3})"', p.read_text())}
-    assert used <= set(EXPLANATIONS), sorted(used - set(EXPLANATIONS))
+    assert used <= set(error_codes()), sorted(used - set(error_codes()))
 
 
 def test_help_names_every_command_and_exit_code_and_loads_nothing_heavy() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gradproof import cli
-from gradproof.cli import demo
+from gradproof.cli import check
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.extras import selftest as demo
 
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
 
@@ -58,7 +59,7 @@ def test_without_torch_it_says_what_to_install(
 def test_another_verdict_than_red_and_green_is_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "_checked", lambda text: EXIT_CODE[Exit.MET])
+    monkeypatch.setattr(check, "_shown", lambda text: EXIT_CODE[Exit.MET])
     assert cli.dispatch(["demo"]) == EXIT_CODE[Exit.CRASH]
     out, err = capsys.readouterr()
     assert "now yours" not in out

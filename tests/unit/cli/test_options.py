@@ -9,7 +9,6 @@ import click
 import pytest
 
 from gradproof.cli import COMMANDS, GROUPS, cli, dispatch
-from gradproof.cli.options import Renamed
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 DIFFERENT = {
@@ -38,9 +37,7 @@ def options() -> Iterator[tuple[str, click.Option, str, str]]:
     for name in COMMANDS:
         for option in command(name).params:
             if isinstance(option, click.Option) and not option.hidden:
-                old = option.old if isinstance(option, Renamed) else frozenset[str]()
-                shown = [o for o in option.opts if o not in old]
-                long = next((o for o in shown if o.startswith("--")), shown[0])
+                long = next((o for o in option.opts if o.startswith("--")), option.opts[0])
                 yield name, option, long, re.sub(r"\s*\[default: .*?\]", "", option.help or "")
 
 
@@ -70,21 +67,10 @@ def test_what_prints_json_takes_format_and_json() -> None:
         assert ("--json" not in long) or ("--format" in long), name
 
 
-OLD = [("plan-batch", "--micro 16 --accum 4 --world 2", "--micro-batch 16 --accum-steps 4 --ranks 2")]
-OLD += [("bound", "--n 3", "--accum-steps 3")]
-
-
-@pytest.mark.parametrize(("name", "old", "new"), OLD)
-def test_old_names_work_and_are_not_shown(name: str, old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = []
-    for words in (old, new):
-        assert dispatch([name, *words.split()]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1]
-    assert dispatch([name, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(f" {word} " in text for word in new.split() if word.startswith("--"))
-    assert not any(re.search(rf"{word}[ ,]", text) for word in old.split() if word.startswith("--"))
+@pytest.mark.parametrize(("old", "new"), [("--accum", "--accum-steps"), ("--micro", "--micro-batch")])
+def test_a_former_name_is_refused_with_the_present_one(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["plan-batch", old, "4"]) == EXIT_CODE[Exit.USAGE]
+    assert f"{old!r}. Did you mean {new!r}?" in capsys.readouterr().err
 
 
 def nearly() -> Iterator[tuple[str, str, str]]:

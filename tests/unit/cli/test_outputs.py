@@ -163,7 +163,7 @@ WRITERS = {
     "check --out": ["check", "a.py:train", "--out", "PLACE"],
     "watch --out": ["watch", "--out", "PLACE", "--", "python", "a.py"],
     "claims --out": ["claims", "--out", "proofs"],
-    "bound --certificate": ["bound", "--n", "2", "--certificate", "PLACE"],
+    "bound --certificate": ["bound", "-n", "2", "--certificate", "PLACE"],
     "sweep --out": ["sweep", "--out", "PLACE"],
     "sweep --plot": ["sweep", "--plot", "PLACE"],
     "sweep --plot-variance": ["sweep", "--plot-variance", "PLACE"],

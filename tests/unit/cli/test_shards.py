@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from toy_workspace import check, runs
 
 from gradproof import cli
-from gradproof.cli.options import fingerprint, parse, partition, seconds_of
+from gradproof.cli.options import fingerprint, parse, partition
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
@@ -35,11 +34,9 @@ def plans(draw: st.DrawFn) -> list[Check]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans(), st.integers(1, 5), st.dictionaries(st.sampled_from([f"K-{i}" for i in range(12)]), st.floats(0.1, 50)))
-def test_shards_are_the_whole_plan_and_disjoint_but_for_stubs(
-    checks: list[Check], of: int, seconds: dict[str, float]
-) -> None:
-    parts = partition(checks, of, seconds)
+@given(plans(), st.integers(1, 5))
+def test_shards_are_the_whole_plan_and_disjoint_but_for_stubs(checks: list[Check], of: int) -> None:
+    parts = partition(checks, of)
     assert len(parts) == of
     ids = [[c.id for c in part] for part in parts]
     assert {name for part in ids for name in part} == {c.id for c in checks}
@@ -58,24 +55,22 @@ def test_shards_are_the_whole_plan_and_disjoint_but_for_stubs(
 @given(plans(), st.integers(1, 5), st.randoms())
 def test_the_cut_does_not_depend_on_the_order_of_the_plan(checks: list[Check], of: int, random: object) -> None:
     mixed = sorted(checks, key=lambda c: random.random())  # type: ignore[attr-defined]
-    one, other = partition(checks, of, {}), partition(mixed, of, {})
+    one, other = partition(checks, of), partition(mixed, of)
     assert [{c.id for c in part} for part in one] == [{c.id for c in part} for part in other]
-    assert fingerprint(one) == fingerprint(partition(checks, of, {}))
+    assert fingerprint(one) == fingerprint(partition(checks, of))
 
 
-def test_known_seconds_balance_the_shards() -> None:
-    checks = [check(f"K-{i}", time_limit=20.0) for i in range(6)]
-    seconds = {"K-0": 50.0, "K-1": 10.0, "K-2": 10.0, "K-3": 10.0, "K-4": 10.0, "K-5": 10.0}
-    heavy, light = partition(checks, 2, seconds)
+def test_time_limits_balance_the_shards() -> None:
+    checks = [check(f"K-{i}", time_limit=50.0 if i == 0 else 10.0) for i in range(6)]
+    heavy, light = partition(checks, 2)
     assert [[c.id for c in heavy], len(light)] == [["K-0"], 5]
-    assert {len(part) for part in partition(checks, 2, {})} == {3}
-    gpu = [replace(c, layer=Layer.CUDA) for c in checks[:2]]
-    assert [len(part) for part in partition([*gpu, *checks[2:]], 2, {})] == [3, 3]
+    gpu = [replace(c, layer=Layer.CUDA) for c in checks[1:3]]
+    assert [len(part) for part in partition([*gpu, *checks[3:]], 2)] == [3, 2]
 
 
 def test_checks_that_wait_for_each_other_are_in_a_shard() -> None:
     circle = [check("A", depends=("B",)), check("B", depends=("A",)), check("C")]
-    parts = partition(circle, 2, {})
+    parts = partition(circle, 2)
     assert {c.id for part in parts for c in part} == {"A", "B", "C"}
 
 
@@ -84,19 +79,6 @@ def test_what_is_no_shard_is_an_error(text: str) -> None:
     assert parse("2/3") == (2, 3)
     with pytest.raises(GradproofError, match="GP480"):
         parse(text)
-
-
-def test_seconds_come_from_one_report(tmp_path: Path) -> None:
-    rows = [{"id": "K-1", "seconds": 2}, {"id": "K-2", "seconds": 0.0}, {"id": "K-3", "seconds": 0.5}]
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/report.json").write_text(json.dumps({"checks": rows}), encoding="utf-8")
-    assert seconds_of(tmp_path) == seconds_of(tmp_path / "a/report.json") == {"K-1": 2.0, "K-3": 0.5}
-    for text in ("[]", "{", '{"checks": [{}]}', '{"checks": []}', '{"checks": [{"id": "K", "seconds": NaN}]}'):
-        (tmp_path / "b.json").write_text(text, encoding="utf-8")
-        with pytest.raises(GradproofError, match="GP485"):
-            seconds_of(tmp_path / "b.json")
-    with pytest.raises(GradproofError, match="GP485"):
-        seconds_of(tmp_path / "nowhere")
 
 
 def test_a_shard_is_partial_and_never_met(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,12 +94,11 @@ def test_a_shard_is_partial_and_never_met(toy: Workspace, capsys: pytest.Capture
     assert cli.dispatch(["gate"]) == 0
     assert cli.dispatch(["verify", "-q", "--shard", "9/9"]) == EXIT_CODE[Exit.NOTHING]
     capsys.readouterr()
-    assert cli.dispatch(["prove", "-q", "--json", "--shard", "1/2", "--shard-seconds", str(toy.reports)]) == 0
+    assert cli.dispatch(["prove", "-q", "--json", "--shard", "1/2"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["shard"] == "1/2"
     assert re.search(r"shard 1/2: [12] of 3 .* [0-9a-f]{12}", err)
     assert cli.dispatch(["run", "-q", "--shard", "1/1"]) == 0
     assert "shard 1/1 and says nothing" in capsys.readouterr().out
-    for wrong in (["--shard", "2/1"], ["--shard-seconds", "x"], ["--shard", "1/2", "--shard-seconds", "x"],
-                  ["--shard", "1/2", "--watch"]):  # fmt: skip
+    for wrong in (["--shard", "2/1"], ["--shard", "1/2", "--watch"]):
         assert cli.dispatch(["verify", *wrong]) == EXIT_CODE[Exit.USAGE]

@@ -9,8 +9,8 @@ import pytest
 
 from gradproof.contract.model import load
 from gradproof.contract.yaml_reader import ContractErrors, Problem
-from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import Kind, Layer
+from gradproof.report.text import error_codes
 from gradproof.verdict.plan import plan
 
 SMALL = (Path(__file__).parents[2] / "contracts" / "small.yaml").read_text(encoding="utf-8")
@@ -133,7 +133,7 @@ def test_each_mistake_is_named_at_its_place(tmp_path: Path, name: str) -> None:
     text = GOOD.replace(old, new, 1)
     problems = broken(tmp_path, text)
     assert all(p.line > 0 and p.col > 0 and p.found and p.expected and p.help for p in problems)
-    assert {p.code for p in problems} <= set(EXPLANATIONS)
+    assert {p.code for p in problems} <= set(error_codes())
     if name in BY_CODE:
         assert sorted(p.code for p in problems) == BY_CODE[name]
         return

@@ -17,7 +17,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.evidence.audit import audit
 from gradproof.report import charts, consistency
-from gradproof.report.formats import html, jsonreport, markdown
+from gradproof.report.consistency import as_json
+from gradproof.report.formats import html, markdown
 from tests import conform
 
 Report = dict[str, Any]
@@ -44,7 +45,7 @@ def test_they_are_shown_with_their_limit() -> None:
     assert 'id="quantities"' in page
     assert "peak bytes" in page
     assert 'id="quantities"' not in html.render(sample.green())
-    jsonschema.validate(json.loads(jsonreport.render(report)), SCHEMA)
+    jsonschema.validate(json.loads(as_json(report)), SCHEMA)
 
 
 @pytest.mark.parametrize("measured", [401, float("nan")])
@@ -63,11 +64,11 @@ def test_what_does_not_conform_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert conform.main([str(tmp_path)]) == 1
     assert "no evidence" in capsys.readouterr().out
     (tmp_path / "c").mkdir()
-    (tmp_path / "c/report.json").write_text(jsonreport.render(with_rows({})), encoding="utf-8")
+    (tmp_path / "c/report.json").write_text(as_json(with_rows({})), encoding="utf-8")
     read, found = conform.faults(tmp_path)
     assert (read, found) == (1, [f"{tmp_path}: no evidence"])
     shutil.copytree(tmp_path / "c", tmp_path / "d")
-    (tmp_path / "d/report.json").write_text(jsonreport.render(with_rows({"column": ""})), encoding="utf-8")
+    (tmp_path / "d/report.json").write_text(as_json(with_rows({"column": ""})), encoding="utf-8")
     read, found = conform.faults(tmp_path)
     assert read == 2
     assert "column" in found[1]

@@ -159,8 +159,9 @@ def test_no_device_is_not_run_and_not_green(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "more",
     [
-        ["--accumulate", "2,1"], ["--accumulate", "a"], ["--accumulate", "0,1"], ["--num-steps", "5"], ["--ranks", "0"],
-        ["--micro-batch", "0"], ["--draws", "1"], ["--seed", "-1"], ["--ranks", "2", "--device", "cuda"],
+        ["--accum-steps", "2,1"], ["--accum-steps", "a"], ["--accum-steps", "0,1"], ["--num-steps", "5"],
+        ["--ranks", "0"], ["--micro-batch", "0"],
+        ["--draws", "1"], ["--seed", "-1"], ["--ranks", "2", "--device", "cuda"],
     ],
 )  # fmt: skip
 def test_what_says_nothing_is_refused(more: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

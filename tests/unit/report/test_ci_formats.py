@@ -15,7 +15,7 @@ import xmlschema
 from report_sample import green, judged, partial, red
 
 from gradproof.core.outcome import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
-from gradproof.report.formats import github, junit, sarif
+from gradproof.report.formats import ci
 from gradproof.report.views import Level, RowStatus, level_of, rows, status_of
 from gradproof.shadow.locations import Location
 from gradproof.shadow.request import undecided
@@ -58,9 +58,9 @@ def cases(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_junit_is_valid_for_both_schemas(name: str) -> None:
-    text = junit.render([SAMPLES[name](), every_outcome()])
+    text = ci.junit([SAMPLES[name](), every_outcome()])
     assert NO_WORKSPACE not in text
-    for made in (text, junit.render([of_nobody(SAMPLES[name]())])):
+    for made in (text, ci.junit([of_nobody(SAMPLES[name]())])):
         for schema in XSD:
             schema.validate(made)
     assert NO_WORKSPACE in made
@@ -69,12 +69,12 @@ def test_junit_is_valid_for_both_schemas(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_junit_is_green_exactly_where_the_gate_is_met(name: str) -> None:
     report = SAMPLES[name]()
-    bad = [v for v in cases(junit.render([report])).values() if v in ("failure", "error")]
+    bad = [v for v in cases(ci.junit([report])).values() if v in ("failure", "error")]
     assert (bad == []) is report["verdict"]["met"]
 
 
 def test_junit_counts_what_it_shows() -> None:
-    text = junit.render([every_outcome()])
+    text = ci.junit([every_outcome()])
     suite = next(ET.fromstring(text).iter("testsuite"))
     found = list(cases(text).values())
     stated = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
@@ -86,7 +86,7 @@ def test_junit_counts_what_it_shows() -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_sarif_is_valid_and_holds_only_what_is_not_discharged(name: str) -> None:
     report = SAMPLES[name]()
-    log = json.loads(sarif.render([report]))
+    log = json.loads(ci.sarif([report]))
     jsonschema.Draft7Validator(SARIF, format_checker=jsonschema.FormatChecker()).validate(log)
     (run,) = log["runs"]
     assert (run["results"] == []) is report["verdict"]["met"]
@@ -98,7 +98,7 @@ def test_sarif_is_valid_and_holds_only_what_is_not_discharged(name: str) -> None
 
 
 def test_sarif_of_every_outcome() -> None:
-    log = json.loads(sarif.render([every_outcome()]))
+    log = json.loads(ci.sarif([every_outcome()]))
     jsonschema.Draft7Validator(SARIF).validate(log)
     results = log["runs"][0]["results"]
     prints = [r["partialFingerprints"]["primaryLocationLineHash"] for r in results]
@@ -110,13 +110,13 @@ def test_sarif_of_every_outcome() -> None:
 
 
 def test_sarif_keeps_errors_before_warnings_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sarif, "MOST", 3)
-    results = json.loads(sarif.render([every_outcome()]))["runs"][0]["results"]
+    monkeypatch.setattr(ci, "MOST_RESULTS", 3)
+    results = json.loads(ci.sarif([every_outcome()]))["runs"][0]["results"]
     assert [r["level"] for r in results] == ["error"] * 3
 
 
 def test_sarif_where_no_workspace_was_found() -> None:
-    log = json.loads(sarif.render([of_nobody(green()), red()]))
+    log = json.loads(ci.sarif([of_nobody(green()), red()]))
     jsonschema.Draft7Validator(SARIF).validate(log)
     stated = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
     assert stated == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
@@ -133,20 +133,20 @@ def of_step(outcome: Outcome) -> Verification:
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_step_is_green_for_ci_exactly_where_it_holds(outcome: Outcome) -> None:
     found = of_step(outcome)
-    text = junit.of_step(found)
+    text = ci.junit_of_step(found)
     for schema in XSD:
         schema.validate(text)
     stated, good = cases(text), outcome is Outcome.HOLDS
     assert len(stated) == len(found.results)
     assert {name for name, word in stated.items() if word != "passed"} == (set() if good else {"GA-EQ-001"})
-    log = json.loads(sarif.of_step(found))
+    log = json.loads(ci.sarif_of_step(found))
     jsonschema.Draft7Validator(SARIF, format_checker=jsonschema.FormatChecker()).validate(log)
     [run] = log["runs"]
     assert run["invocations"][0]["exitCode"] == found.code
     places = [r["locations"][0]["physicalLocation"] for r in run["results"]]
     assert [(p["artifactLocation"]["uri"], p["region"]["startLine"]) for p in places] == [("train.py", 7)] * (not good)
     assert [r["shortDescription"]["text"] for r in run["tool"]["driver"]["rules"]] == [NAMES["GA-EQ-001"]] * (not good)
-    [line] = github.of_step(found).splitlines()
+    [line] = ci.github_of_step(found).splitlines()
     assert COMMAND.fullmatch(line)
     assert line.startswith("::notice ") == good
     assert ("file=train.py,line=7,col=1,title=GA-EQ-001::the gradient of the full batch: " in line) == (not good)
@@ -157,14 +157,14 @@ def test_what_a_step_leaves_open_is_never_green_for_ci() -> None:
     found = of_step(Outcome.OPAQUE)
     found.allow_undecided = ["GA-EQ-001"]
     assert found.code == 0
-    assert cases(junit.of_step(found))["GA-EQ-001"] == "skipped"
-    assert github.of_step(found).startswith("::notice ")
+    assert cases(ci.junit_of_step(found))["GA-EQ-001"] == "skipped"
+    assert ci.github_of_step(found).startswith("::notice ")
     for nothing in (Verification("train.py:step", {}), undecided("train.py:step", {}, Outcome.UNKNOWN, "why")):
         nothing.allow_undecided = [result.obligation for result in nothing.results]
         assert nothing.code != 0
-        assert cases(junit.of_step(nothing))["verdict"] == "failure"
-        assert github.of_step(nothing).startswith("::error file=train.py,line=1,")
-        assert json.loads(sarif.of_step(nothing))["runs"][0]["results"][0]["ruleId"] == "verdict"
+        assert cases(ci.junit_of_step(nothing))["verdict"] == "failure"
+        assert ci.github_of_step(nothing).startswith("::error file=train.py,line=1,")
+        assert json.loads(ci.sarif_of_step(nothing))["runs"][0]["results"][0]["ruleId"] == "verdict"
 
 
 COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*")
@@ -172,38 +172,38 @@ COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*
 
 def test_annotations_are_one_line_each_ten_of_a_kind() -> None:
     report = every_outcome()
-    lines = github.render([report]).splitlines()
+    lines = ci.github([report]).splitlines()
     assert all(COMMAND.fullmatch(line) for line in lines)
     kinds = [line.split()[0] for line in lines]
     levels = [r.level for r in rows(report)]
-    assert levels.count(Level.ERROR) > github.MOST
-    assert kinds.count("::error") == github.MOST
-    assert f"(and {levels.count(Level.ERROR) - github.MOST} more" in lines[github.MOST - 1]
-    assert kinds.count("::warning") == min(levels.count(Level.WARNING), github.MOST)
+    assert levels.count(Level.ERROR) > ci.MOST
+    assert kinds.count("::error") == ci.MOST
+    assert f"(and {levels.count(Level.ERROR) - ci.MOST} more" in lines[ci.MOST - 1]
+    assert kinds.count("::warning") == min(levels.count(Level.WARNING), ci.MOST)
 
 
 def test_the_first_of_ten_warnings_says_that_no_workspace_was_found() -> None:
     first = f"::warning title=gradproof::{NO_WORKSPACE}"
-    lines = github.render([of_nobody(every_outcome())]).splitlines()
+    lines = ci.github([of_nobody(every_outcome())]).splitlines()
     assert lines[0] == first
     assert all(COMMAND.fullmatch(line) for line in lines)
     warnings = [row for row in rows(every_outcome()) if row.level is Level.WARNING]
-    assert [line.split()[0] for line in lines].count("::warning") == min(len(warnings) + 1, github.MOST)
-    assert [line.split()[0] for line in github.render([of_nobody(green())]).splitlines()] == ["::warning", "::notice"]
+    assert [line.split()[0] for line in lines].count("::warning") == min(len(warnings) + 1, ci.MOST)
+    assert [line.split()[0] for line in ci.github([of_nobody(green())]).splitlines()] == ["::warning", "::notice"]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_annotations_say_an_error_exactly_where_the_gate_is_not_met(name: str) -> None:
     report = SAMPLES[name]()
-    assert ("::error" not in github.render([report])) is report["verdict"]["met"]
+    assert ("::error" not in ci.github([report])) is report["verdict"]["met"]
 
 
 def test_the_summary_is_cut_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = github.summary([green()])
-    monkeypatch.setattr(github, "SUMMARY_BYTES", 2000)
-    short = github.summary([green()])
+    whole = ci.summary([green()])
+    monkeypatch.setattr(ci, "SUMMARY_BYTES", 2000)
+    short = ci.summary([green()])
     assert len(short.encode()) <= 2000 < len(whole.encode())
-    assert short.endswith(github.CUT)
+    assert short.endswith(ci.CUT)
 
 
 @pytest.mark.parametrize("required", [True, False])

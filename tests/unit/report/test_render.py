@@ -22,7 +22,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, Effect, Expect, Kind, Layer, Outcome
 from gradproof.evidence.record import record
 from gradproof.report import text as fmt, views
-from gradproof.report.formats import html, jsonreport, markdown
+from gradproof.report.consistency import as_json
+from gradproof.report.formats import html, markdown
 
 Report = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +45,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     "terminal": in_terminal,
     "markdown": markdown.render,
     "html": html.render,
-    "json": jsonreport.render,
+    "json": as_json,
 }
 SHOWN = {name: call for name, call in RENDERERS.items() if name != "json"}
 
@@ -327,10 +328,10 @@ def test_the_terminal_obeys_no_control_character() -> None:
 
 def test_json_is_stable_and_complete() -> None:
     report = sample.red()
-    text = jsonreport.render(report)
+    text = as_json(report)
     assert json.loads(text) == report
     shuffled = dict(reversed([(k, v) for k, v in report.items()]))
-    assert jsonreport.render(shuffled) == text
+    assert as_json(shuffled) == text
     assert list(json.loads(text))[:2] == ["schema", "run_state"]
 
 
@@ -339,7 +340,7 @@ def test_json_refuses_what_is_no_number(number: float) -> None:
     report = sample.green()
     report["seconds"] = number
     with pytest.raises(GradproofError, match="REPORT-NUMBER"):
-        jsonreport.render(report)
+        as_json(report)
 
 
 def _validator(name: str) -> jsonschema.Draft202012Validator:
@@ -350,7 +351,7 @@ def _validator(name: str) -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize("made", [sample.green, sample.red, sample.partial, lambda: sample.green("release", True)])
 def test_reports_meet_their_schema(made: Callable[[], Report]) -> None:
-    assert [e.message for e in _validator("report").iter_errors(json.loads(jsonreport.render(made())))] == []
+    assert [e.message for e in _validator("report").iter_errors(json.loads(as_json(made())))] == []
 
 
 @pytest.mark.parametrize("name", ["schema", "run_state", "outcome", "exit", "no run_state", "unknown key", "cell"])
@@ -415,7 +416,7 @@ def test_small_words() -> None:
 
 
 def test_rendering_loads_neither_torch_nor_z3() -> None:
-    load = "import sys; from gradproof.report.formats import html, markdown, jsonreport"
+    load = "import sys; from gradproof.report.formats import html, markdown"
     code = f"{load}; print({{'torch', 'z3'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert found.stdout.strip() == "set()"

@@ -20,7 +20,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect
 from gradproof.core.timeline import as_json, from_json
 from gradproof.report import charts, consistency, rounding, stories as traces, views
-from gradproof.report.formats import html, jsonreport, markdown
+from gradproof.report.formats import html, markdown
 
 Report = dict[str, Any]
 SCHEMA = Path(__file__).resolve().parents[3] / "reports/report.schema.json"
@@ -48,7 +48,7 @@ def test_every_threshold_is_shown_in_every_format(green: Report) -> None:
     for words in rounding.thresholds(green):
         assert all(f">{cell}<" in page for cell in words)
         assert f"| {' | '.join(markdown.escape(cell) for cell in words)} |" in text
-    assert json.loads(jsonreport.render(green))["rounding"] == green["rounding"]
+    assert json.loads(consistency.as_json(green))["rounding"] == green["rounding"]
     assert "FRESH" in page
 
 
@@ -100,7 +100,7 @@ def test_a_section_that_concludes_more_than_its_parts_is_refused(green: Report, 
 
 def test_the_report_schema_takes_both_sections_and_traces(green: Report) -> None:
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
-    data = json.loads(jsonreport.render(green))
+    data = json.loads(consistency.as_json(green))
     assert [e.message for e in validator.iter_errors(data)] == []
     for damage in (
         lambda r: r["rounding"].update(status="fine"),
@@ -219,7 +219,7 @@ def test_a_trace_is_drawn_for_each_mutant_that_carries_one(green: Report) -> Non
     assert page.count('<details class="trace">') == len(shown) > 0
     [drawing, *_] = re.findall(r'<details class="trace">.*?</details>', page, re.DOTALL)
     assert "onto a stale gradient" in drawing
-    assert 'stroke="#c62828"' in drawing
+    assert '<li class="broken">✕ ' in drawing
     assert "step X accumulate ! step" in text
     assert re.search(r"\b2 accumulate: onto .*; 3 step: it", text)
 

@@ -17,7 +17,8 @@ from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.report import build as reports, consistency, text
-from gradproof.report.formats import html, jsonreport, markdown
+from gradproof.report.consistency import as_json
+from gradproof.report.formats import html, markdown
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
 from gradproof.verdict.plan import plan, policy_of
@@ -54,7 +55,7 @@ def shown(report: dict[str, Any]) -> list[str]:
     """Every rendering of a report."""
     return [
         text.plain(markdown.overview(report)),
-        jsonreport.render(report),
+        as_json(report),
         markdown.render(report),
         html.render(report),
     ]
@@ -145,7 +146,7 @@ def test_the_report_keeps_its_published_schema(toy: Workspace) -> None:
     schema = json.loads(SCHEMA.read_text())
     contract = load(toy.contracts()[0])
     for made in (built(toy), built(toy, state="partial"), reports.marker(contract, toy, "ci")):
-        jsonschema.validate(json.loads(jsonreport.render(made)), schema)
+        jsonschema.validate(json.loads(as_json(made)), schema)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

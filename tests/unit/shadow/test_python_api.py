@@ -13,9 +13,9 @@ import step_bench
 import torch
 
 import gradproof
-from gradproof.cli.demo import LOOP, RIGHT, WRONG
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
+from gradproof.extras.selftest import LOOP, RIGHT, WRONG
 from gradproof.report.formats.page import Checked
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result

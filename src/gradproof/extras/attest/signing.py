@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
-from gradproof.evidence.store import parse, safe
+from gradproof.evidence.store import parse
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, dumped, of_manifest, statement_path
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 
-# -- Envelopes of a bundle: DSSE 1.0, each around an in-toto statement.
-FOLDER = "envelopes"
+# -- The envelope of a bundle: DSSE 1.0, around an in-toto statement.
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 MOST_BYTES = 16 << 20
 MOST_SIGNATURES = 64
@@ -81,45 +80,22 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text.translate(_URL_SAFE), validate=True)
 
 
-def envelope_path(contract: str) -> str:
-    """Where the envelope of a contract's statement lies."""
-    return f"{FOLDER}/{safe(contract)}.dsse.json"
-
-
-def payloads(digest: str, texts: Mapping[str, str]) -> dict[str, bytes]:
-    """What each envelope of a bundle must hold, by its place; the manifest's is the last.
+def payload(digest: str, texts: Mapping[str, str]) -> bytes:
+    """What the envelope of a bundle must hold: the statement about its manifest.
 
     `digest`: sha256 of the manifest in hex. `texts`: of each contract's statement, by its id.
     """
     whole = of_manifest(digest, {name: (statement_path(name), text) for name, text in texts.items()})
-    return {envelope_path(name): text.encode() for name, text in texts.items()} | {ENVELOPE: dumped(whole).encode()}
+    return dumped(whole).encode()
 
 
-def problems(
-    root: Path, listed: frozenset[str], digest: str, texts: Mapping[str, str], keys: Sequence[PublicKey]
-) -> Iterator[BundleProblem]:
-    """What is wrong with the envelopes of a bundle, whose manifest lists `listed`; none at all are no problem here."""
-    wanted = payloads(digest, texts)
-    held = [name for name in wanted if name in listed]
-    whole = (root / ENVELOPE).exists()
-    if held and len(held) != len(texts):
-        yield BundleProblem("GP478", FOLDER, "it holds envelopes of some statements, and not of all")
-    if held and not whole:
-        yield BundleProblem("GP477", ENVELOPE, f"it is missing, and the manifest lists {FOLDER}/")
-    for name in [*held, *([ENVELOPE] if whole else [])]:
-        yield from _holds(root, name, wanted[name], keys)
-
-
-def _holds(root: Path, name: str, wanted: bytes, keys: Sequence[PublicKey]) -> Iterator[BundleProblem]:
+def problems(root: Path, digest: str, texts: Mapping[str, str]) -> Iterator[BundleProblem]:
+    """What is wrong with what the envelope of a bundle holds; none at all is no problem here."""
     try:
-        found = read(root / name)
+        if (root / ENVELOPE).exists() and read(root / ENVELOPE).payload != payload(digest, texts):
+            yield BundleProblem("GP478", ENVELOPE, "it does not hold the statement that this bundle makes")
     except ValueError as error:
-        yield BundleProblem("GP478", name, str(error))
-        return
-    if found.payload != wanted:
-        yield BundleProblem("GP478", name, "it does not hold the statement that this bundle makes")
-    if keys and signer_of(found, keys) is None:
-        yield BundleProblem("GP479", name, "none of its signatures is valid and of a key that was given")
+        yield BundleProblem("GP478", ENVELOPE, str(error))
 
 
 def signer_of(envelope: Envelope, keys: Sequence[PublicKey]) -> PublicKey | None:

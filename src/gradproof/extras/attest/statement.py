@@ -28,8 +28,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, safe
 from gradproof.extras.attest.manifest import Wheel, described, dumped, stated, statement_path
 from gradproof.report import studies
-from gradproof.report.consistency import waived_ids
-from gradproof.report.formats import jsonreport
+from gradproof.report.consistency import as_json, waived_ids
 from gradproof.report.views import RowStatus, rows
 from gradproof.session import Options, Outcomes, Session
 
@@ -202,7 +201,7 @@ def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
         report |= {"workspace": SOURCES, "generated_at": made_at, "seconds": 0.0, "gradproof": version}
         report |= {"environment": here, "kernels": studies.kernels(carried.session.workspace, report["checks"], here)}
         root = json.dumps(f"{carried.session.workspace.root}/", ensure_ascii=False)[1:-1]
-        found[contract.id] = json.loads(jsonreport.render(report).replace(root, ""))
+        found[contract.id] = json.loads(as_json(report).replace(root, ""))
     return found
 
 

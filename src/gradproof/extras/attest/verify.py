@@ -67,14 +67,14 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
     """
     manifest = listing.open_manifest(root)
     if not keys:
-        return _judged(root, manifest, ())
+        return _judged(root, manifest)
     key, problem = signing.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
     if problem is not None:
         return Judged(manifest, (problem,))
-    return replace(_judged(root, manifest, keys), key=key)
+    return replace(_judged(root, manifest), key=key)
 
 
-def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged:
+def _judged(root: Path, manifest: Manifest) -> Judged:
     found = listing.problems(root, manifest)
     if found:
         return Judged(manifest, tuple(found))
@@ -86,7 +86,7 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
     found = list(_evidence(manifest, carried))
     if found:
         return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found))
-    found = list(_conclusions(root, manifest, carried, keys))
+    found = list(_conclusions(root, manifest, carried))
     reports = {} if found else statement.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)
 
@@ -144,9 +144,7 @@ def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
             yield BundleProblem("GP448", "evidence", f"the evidence of {name} {words}")
 
 
-def _conclusions(
-    root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]
-) -> Iterator[BundleProblem]:
+def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """What follows from the evidence is what the bundle says."""
     try:
         made = statement.reports(carried, manifest.made_at, manifest.gradproof)
@@ -165,16 +163,14 @@ def _conclusions(
             yield BundleProblem("GP449", name, f"it is not what follows from the evidence{more}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
         yield BundleProblem("GP449", FILES, "its digest is not the manifest's digest of the sources")
-    places = (statement.report_path, signing.envelope_path)
-    known = {*expected, *_BESIDE, DISTRIBUTIONS, *(place(name) for name in made for place in places)}
+    known = {*expected, *_BESIDE, DISTRIBUTIONS, *map(statement.report_path, made)}
     known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
-    listed = frozenset(e.path for e in manifest.files)
-    for name in sorted(listed):
+    for name in sorted(e.path for e in manifest.files):
         if name not in known and not name.startswith(_GIVEN):
             yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
     texts = {name: expected[listing.statement_path(name)] for name in made}
-    yield from signing.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
+    yield from signing.problems(root, listing.entry_of(root, MANIFEST).sha256, texts)
 
 
 def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundleProblem]:

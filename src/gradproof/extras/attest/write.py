@@ -364,8 +364,6 @@ def _fill(
     texts = {name: documents[statement_path(name)] for name in made}
     if wanted.signer is not None:
         signing.kept_apart(wanted.signer, {e.path: e.sha256 for e in entries(stage)})
-        for name, text in texts.items():
-            _put(stage, signing.envelope_path(name), dumped(wanted.signer.envelope(text.encode())))
     manifest = Manifest.model_validate(
         {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "profile": profile,
          "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
@@ -374,7 +372,7 @@ def _fill(
     _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
-        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(signing.payloads(digest, texts)[ENVELOPE])))
+        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(signing.payload(digest, texts))))
     return MadeBundle(manifest, digest, made, tuple(contradictions))
 
 

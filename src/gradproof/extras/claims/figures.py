@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,19 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from gradproof.contract.schema import NUMBER, Text, shaped, some, wrong
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.batches import planned
-from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
-from gradproof.evidence.store import no_constant
-from gradproof.report.studies import (
-    DETERMINISTIC,
-    FRESH,
-    TOKENS,
-    TRAINING,
-    differing,
-    makes,
-    places,
-    rounding,
-    status_of,
-)
+from gradproof.core.workspace import Workspace
+from gradproof.report.studies import DETERMINISTIC, FRESH, TOKENS, TRAINING, places, rounding, status_of
 
 DocumentName = Literal["deterministic", "rounding", "scaling", "speedup", "sweep", "tokens"]
 Expected = Literal[
@@ -325,9 +313,6 @@ def said(figure: FigureShape) -> str:
 
 
 # -- The documents that a figure may be read from, and whether one is fresh, stale, rejected or absent.
-LARGEST = 1 << 24
-
-
 MAKE: Mapping[str, str] = {
     "deterministic": DETERMINISTIC.make,
     "rounding": "python -m gradproof.extras.studies.rounding --out reports/rounding.json",
@@ -342,55 +327,7 @@ def document(workspace: Workspace, name: str) -> tuple[str, Mapping[str, Any]]:
     if name == "rounding":
         section = rounding(workspace)
         return ("", section["document"]) if section["status"] == FRESH else (section["reason"], {})
-    file = f"{name}.json"
-    path = next((f / file for f in places(workspace) if (f / file).exists()), None)
-    if path is None:
-        return f"there is no reports/{file}", {}
-    try:
-        content = _read(path, name)
-    except ValueError as error:
-        return f"reports/{file} is rejected: {error}", {}
-    study = next(s for s in TRAINING if s.file == file)
-    if makes(study, workspace):
-        status, reason = status_of(study, workspace, path)
-        return ("", content) if status == FRESH else (reason, {})
-    sources = content.get("sources")
-    if not isinstance(sources, dict) or not sources:
-        return f"reports/{file} does not say which sources made it", {}
-    now = {key: digest for key in sources if (digest := _digest(workspace, key)) is not None}
-    changed = differing({key: str(digest) for key, digest in sources.items()}, now)
-    return (f"reports/{file}: {changed}", {}) if changed else ("", content)
-
-
-def _read(path: Path, name: str) -> dict[str, Any]:
-    """The document as JSON values. Raises ValueError with the reason why it is not to be believed."""
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST + 1)
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
-    if len(data) > LARGEST:
-        raise ValueError(f"it has more than {LARGEST} bytes")
-    try:
-        content = json.loads(data, parse_constant=no_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    head = f"gradproof-{name}/"
-    if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(head):
-        raise ValueError(f"its schema is not {head}N")
-    if name == "deterministic":
-        from gradproof.core.schemas.base import read
-        from gradproof.core.schemas.deterministic import Deterministic
-
-        read(path, Deterministic)
-    return content
-
-
-def _digest(workspace: Workspace, key: str) -> str | None:
-    """sha256 of a source file as it is now; None where it is gone."""
-    if ".." in Path(key).parts or Path(key).is_absolute():
-        return None
-    for root in (PACKAGE, workspace.root, PACKAGE.parent, PACKAGE.parent.parent):
-        if (root / key).is_file():
-            return sha256_of(root / key)
-    return None
+    study = next(s for s in TRAINING if s.file == f"{name}.json")
+    path = next((place for f in places(workspace) if (place := f / study.file).exists()), None)
+    status, reason = status_of(study, workspace, path)
+    return (reason, {}) if path is None or status != FRESH else ("", json.loads(path.read_bytes()))

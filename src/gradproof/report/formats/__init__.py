@@ -1,1 +1,1 @@
-"""Report formats: one module a format, all of them fed by `views` and guarded by `consistency`."""
+"""Report formats, those of CI services in one module, all of them fed by `views` and guarded by `consistency`."""

@@ -19,15 +19,12 @@ from markupsafe import Markup
 
 from gradproof import __version__
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
-from gradproof.core.timeline import as_lines, as_svg
 from gradproof.report import charts, rounding, stories, text as fmt, views
 from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
 
 HERE = Path(__file__).resolve().parent
 MANY = 150  # checks up to which a page is tried in full
 MOST = 1_000_000  # bytes of a page that is not the least
-DRAWN = 40  # runs of mutants that a full page draws; the others are listed
-FEW = 8  # runs of subjects that a page draws which is not drawn in full
 TERMS = (
     "obligation", "window", "micro-batch", "full batch", "effective batch", "tail", "rounding", "gate", "profile",
     "discharged", "required", "optional", "check", "evidence", "mutant", "waiver", "all inputs", "bounded", "sampled",
@@ -122,7 +119,7 @@ def environment() -> Environment:
     )
     env.globals.update(style=style, VERSION=__version__)
     env.tests["wrong"] = stories.wrong
-    env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
+    env.globals.update(rounding=rounding)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
     return env
 
