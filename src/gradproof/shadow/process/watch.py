@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
@@ -266,7 +266,7 @@ def beside_refuted(results: Mapping[str, Result]) -> None:
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
     """Operators, modules and backward passes are followed while this runs."""
-    call = nn.Module.__call__
+    call, copy = nn.Module.__call__, vars(torch.Tensor)["__deepcopy__"]
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -284,7 +284,16 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.loading -= 1
 
+    def copied(self: torch.Tensor, memo: Any) -> Any:
+        again = id(self) in memo
+        with _disable_current_modes():
+            made = copy(self, memo)
+        if not again:
+            engine.copied(self, made)
+        return made
+
     with ExitStack() as stack:
+        stack.enter_context(replaced(torch.Tensor, "__deepcopy__", copied))
         for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
             stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
         stack.enter_context(frozen_heap())

@@ -336,7 +336,9 @@ class Monitor:
         """The backward pass that was last begun. `returned`: it returns its gradients."""
         it, before = self._iteration or Iteration(), self._before
         made = SeenPass(self._iteration, passes=self.passes, returned=returned, inside=bool(self._stack))
-        called, each = ((n for (_, mode), n in own.items() if mode is before.trains) for own in (before.called, before.each))
+        called, each = (
+            (n for (_, mode), n in own.items() if mode is before.trains) for own in (before.called, before.each)
+        )
         made.forwards, made.again = max(called, default=0), max(each, default=0) > 1
         made.trained, made.read = it.trained, it.read
         made.ahead = it.trained and it.passes == it.read and it.since > 1

@@ -33,6 +33,7 @@ SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
+EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
@@ -494,7 +495,7 @@ class OneRun(Judging):
         for location, batches in self.engine.meetings.reused:
             if not batches & self.evaluated:
                 reason = "rows of samples were in a window before, and hold the same: each window may train on its own"
-                yield reason, location
+                yield reason + self._evaluated(batches), location
         seen: set[int] = set()
         for window in self.windows:
             if seen & window.samples:
@@ -505,8 +506,11 @@ class OneRun(Judging):
         for sample, location in self.engine.used.items():
             number = sample // MICRO
             if sample not in seen and sample in trained and number <= last and number not in self.evaluated:
-                mode = ": it went through a forward pass in evaluation mode" * (not self.engine.modes.get(number, True))
-                yield f"{self.sample(sample)} is in no gradient{mode}", location
+                yield f"{self.sample(sample)} is in no gradient{self._evaluated({number})}", location
+
+    def _evaluated(self, batches: Collection[int]) -> str:
+        """Whether one of some micro-batches went through the model in evaluation mode alone, in words."""
+        return EVALUATED * any(not self.engine.modes.get(number, True) for number in batches)
 
 
 class WithEvents:

@@ -238,6 +238,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         else:
             self.seen.left(storage, None)
 
+    @guarded
+    def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
+        """Python's deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
+        if self.closed or not self.awake or not plain(tensor):
+            return
+        if self.memory.met(tensor) or id(tensor) in self.buffers:
+            self.memory.write(made, self.value(tensor))
+        else:
+            self._carried([tensor], [made])
+
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
         terms, known = {self.terms.bare(term)[0] for part in value.parts for term in part}, len(self.facts.narrow)

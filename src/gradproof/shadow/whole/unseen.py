@@ -159,7 +159,9 @@ def saved() -> bool:
     files = (*SERIALIZERS[:2], PRETRAINED)
     own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(files)}
     named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
-    to_files = zip(SERIALIZERS, (named, not own.keys().isdisjoint({"save_file", "save_pretrained"}), True), strict=False)
+    to_files = zip(
+        SERIALIZERS, (named, not own.keys().isdisjoint({"save_file", "save_pretrained"}), True), strict=False
+    )
     return any(known and first.f_code.co_filename.endswith(file) for file, known in to_files)
 
 
