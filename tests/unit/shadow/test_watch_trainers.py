@@ -204,3 +204,66 @@ for k in range(16):
 def test_a_copy_holds_what_the_tensor_holds(each: str, outcome: Outcome) -> None:
     found = watched(COPIED.format(each=each)).result("GA-EQ-001")
     assert found.outcome is outcome, found.reason
+
+
+# -- Batches that are padded to lengths of their own.
+
+PADDED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner, self.out = nn.Embedding(50, 32), nn.Linear(32, 32), nn.Linear(32, 50)
+    def forward(self, x, pooled=False):
+        h = torch.tanh(self.inner(self.embed(x)))
+        return self.out((h * (x != 0).unsqueeze(-1)).sum(1) if pooled else h)
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters())
+texts = [torch.randint(1, 50, (int(torch.randint(3, 12, ())),)).tolist() for _ in range(128)]
+def collate(rows):
+    ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
+    return ids, ids.masked_fill(ids == 0, -100), torch.tensor([sum(row) % 3 for row in rows])
+def tokens(x, y, how="mean"):
+    return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction=how)
+loader, others = (DataLoader(of, batch_size=4, collate_fn=collate) for of in (texts, texts[::-1]))
+batches, others = [], iter(others)
+for x, y, kind in loader:
+    batches.append((x, y, kind))
+    if len(batches) < N:
+        continue
+    count = sum((y != -100).sum() for _, y, _ in batches)
+    for x, y, kind in batches:
+        {loss}
+        loss.backward()
+    batches.clear()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+POOLED = "loss = nn.functional.cross_entropy(model(x, True), kind)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "obligation", "outcome"),
+    [
+        (f"{POOLED} / N", "GA-EQ-001", HOLDS),
+        (POOLED, "GA-EQ-001", Outcome.REFUTED),
+        (f"{POOLED} / N * x.shape[1] / 8", "GA-EQ-001", Outcome.UNKNOWN),
+        ("loss = nn.functional.cross_entropy(model(x, True) / x.shape[1], kind) / N", "GA-EQ-001", Outcome.UNKNOWN),
+        ("loss = model(x).sum(-1).square().mean() / N", "GA-EQ-001", Outcome.UNKNOWN),  # over padding as well
+        ("loss = tokens(x, y, 'sum') / count", "GA-TOK-001", HOLDS),
+        ("loss = tokens(x, y) / N", "GA-TOK-001", Outcome.REFUTED),
+        ("tokens(x, y).backward(); u, v, _ = next(others); loss = tokens(u, v)", "GA-TOK-001", Outcome.UNKNOWN),
+    ],
+)
+def test_samples_of_batches_of_other_lengths_are_one_function_but_for_it(
+    loss: str, obligation: str, outcome: Outcome
+) -> None:
+    """Weights that depend on the length are no weights of one function; several losses a window are no mean of means."""
+    found = watched(PADDED.format(loss=loss))
+    assert found.result(obligation).outcome is outcome, found.result(obligation).reason
+    assert any(said.startswith("padding adds nothing") for said in found.assumptions)
+
+
+def test_samples_that_took_other_ways_by_their_length_are_told_what_to_do() -> None:
+    found = watched(PADDED.format(loss=f"{POOLED} / N if x.shape[1] > 9 else {POOLED[7:]} / N + 0 * model(x).sum()"))
+    assert "batches have other lengths (" in found.result("GA-EQ-001").reason
+    assert "pad all batches to one length" in found.result("GA-EQ-001").help

@@ -22,11 +22,11 @@ from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, WIDTH, Ended, Judging, Objections
-from gradproof.shadow.verify.losses import TokenJudge, close, near
-from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
+from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
+from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass
 from gradproof.shadow.whole.recorded import MICRO, Recorded
-from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
 
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
@@ -34,9 +34,11 @@ DIVIDED = "each is that of a sum, divided by a count of the whole window"
 FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
+PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
+PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 LOST = "zeroed before the step: gradients of this window are lost"
 MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
@@ -73,6 +75,9 @@ class OneRun(Judging):
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
                 self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
         trained = {sample // MICRO for window in self.windows for sample in window.samples}
+        self.lengths = lengths_of(self.terms, trained)
+        for window in self.windows:
+            window.lengths = self.lengths
         modes = engine.modes  # with a mode of its own, evaluation is no training
         self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
@@ -109,8 +114,25 @@ class OneRun(Judging):
         """Each valid token has one weight; None where no loss counts tokens."""
         trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
         windows = {window.step.window: window.parts(self.engine, window.factor()) for window in trained}
-        judge = TokenJudge(self.engine.laws, self.number, self._rows)
+        known = {window.step.window: window for window in trained}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(known[at], windows[at]))
         return judge.result(windows, equal, self._losses(self.windows[0]))
+
+    def _alone(self, window: WindowWeights, parts: Sequence[LossPart] | None) -> bool:
+        """Whether losses alone show what their tokens weigh: they are one loss of one model, and nothing changed it.
+
+        One: its labels are met at one place, and it is made of the same weights, whatever the lengths of batches are.
+        """
+        changed = (self.engine.own.at, self.engine.hooked, self.engine.overwritten)
+        if not parts or any(changed) or not self._simple(window):
+            return False
+        every = set[Any]()
+        for part in parts:
+            made, labels = self.terms.reached([part.term]), self.terms.reached(self.terms.kids[part.term][1:2])
+            weights = frozenset(term for term in made if self.terms.operators[term] in TRAINED)
+            places = frozenset(self.terms.attributes[t][:3] for t in labels if self.terms.operators[t] == "data")
+            every.add((self.terms.operators[part.term], weights, places))
+        return len(every) == 1
 
     def _rows(self, terms: Sequence[int]) -> int:
         """The samples of the micro-batches that some terms are made of."""
@@ -186,6 +208,7 @@ class OneRun(Judging):
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             other_lengths(self.terms, [window.step for window in self.windows]),
+            *([PADDED] if self.lengths else []),
         ]
 
     # GA-EQ-001
@@ -229,9 +252,17 @@ class OneRun(Judging):
             for each in window.weights(value).values():
                 if each.keys() != window.samples:
                     some = f"{len(each)} of {len(window.samples)} took one way"
-                    yield self._open(EQ, f"{what} is not one function of each sample: {some}", line)
+                    yield self._ways(f"{what} is not one function of each sample: {some}", line)
                 if not alike(self.terms, list(each.values())):
                     yield self._weighted(what, window, each)
+
+    def _ways(self, reason: str, line: Location) -> Result:
+        """Samples took several ways, as where batches are padded to lengths of their own."""
+        if not self.lengths:
+            return self._open(EQ, reason, line)
+        shown = ", ".join(map(str, sorted(set(self.lengths.values()))))
+        reason = f"{reason}; batches have other lengths ({shown}), and not all took one way"
+        return self._result(EQ, Outcome.UNKNOWN, reason, line, PAD)
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = next(iter(self.facts.coupled.items()), None)
@@ -251,13 +282,16 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if not self._simple(window):
-            reason, outcome = f"{reason}, by numbers that the step computes", Outcome.UNKNOWN
+        if self.lengths or not self._simple(window):
+            how = "the lengths of their batches" if self.lengths else "numbers that the step computes"
+            reason, outcome = f"{reason}, by {how}", Outcome.UNKNOWN
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
         alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
+        for one in alone:
+            one.lengths = self.lengths
         every = [list(one.masses(self.engine, (UNIT, {})).values()) for one in alone]
         return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
 
