@@ -257,7 +257,7 @@ POOLED = "loss = nn.functional.cross_entropy(model(x, True), kind)"
 def test_samples_of_batches_of_other_lengths_are_one_function_but_for_it(
     loss: str, obligation: str, outcome: Outcome
 ) -> None:
-    """Weights that depend on the length are no weights of one function; several losses a window are no mean of means."""
+    """Weights that depend on the length are none of one function; several losses a window are no mean of means."""
     found = watched(PADDED.format(loss=loss))
     assert found.result(obligation).outcome is outcome, found.result(obligation).reason
     assert any(said.startswith("padding adds nothing") for said in found.assumptions)
