@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,6 @@ for k in range(16):
 """
 
 
-@pytest.mark.skipif(not find_spec("transformers"), reason="needs transformers")
 @pytest.mark.parametrize(
     ("save", "holds"),
     [

@@ -34,7 +34,8 @@ from gradproof.shadow.protocol.ruling import StepRuling
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
+from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, made, ran, replaced, taken_away, ways_out
 
