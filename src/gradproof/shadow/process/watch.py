@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, partialmethod
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location, users_warnings
@@ -35,7 +36,8 @@ from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import FUNCTION, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import OneRun, WithEvents, spans
+from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
@@ -310,7 +312,7 @@ def beside_refuted(results: Mapping[str, Result]) -> None:
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
     """Operators, modules and backward passes are followed while this runs."""
-    call = nn.Module.__call__
+    call, copy = nn.Module.__call__, vars(torch.Tensor)["__deepcopy__"]
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -321,7 +323,25 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.depth -= 1
 
+    def fetched(original: Callable[..., Any], self: Any, index: Any) -> Any:
+        engine.loading += 1
+        try:
+            return original(self, index)
+        finally:
+            engine.loading -= 1
+
+    def copied(self: torch.Tensor, memo: Any) -> Any:
+        again = id(self) in memo
+        with _disable_current_modes():
+            made = copy(self, memo)
+        if not again:
+            engine.copied(self, made)
+        return made
+
     with ExitStack() as stack:
+        stack.enter_context(replaced(torch.Tensor, "__deepcopy__", copied))
+        for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
         stack.enter_context(frozen_heap())
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))

@@ -44,14 +44,15 @@ MOST_REPORTS = 1000
 class Forwards:
     """The forward passes since the last backward pass. `size`: the rows of the first, and what stated them.
 
-    `called`: how often each module that is a part of no other one was called, and `each` every module with weights;
-    `inner` are parts.
+    `called`: how often each module that is a part of no other one was called, and `each` every module with weights, by
+    the mode of the former; `trains`: whether one was in training mode. `inner` are parts.
     """
 
     size: tuple[int | None, str] | None = None
     trains: bool = False
-    called: Counter[int] = field(default_factory=Counter)
-    each: Counter[int] = field(default_factory=Counter)
+    mode: bool = False
+    called: Counter[tuple[int, bool]] = field(default_factory=Counter)
+    each: Counter[tuple[int, bool]] = field(default_factory=Counter)
     inner: set[int] = field(default_factory=set)
 
 
@@ -240,11 +241,12 @@ class Monitor:
         if torch.compiler.is_compiling() or self.inside or not torch.is_grad_enabled():
             return
         seen = self._since
-        if next(module.parameters(), None) is not None:
-            seen.each[id(module)] += 1
+        weighs = next(module.parameters(), None) is not None
         if id(module) not in seen.inner:
             seen.inner.update(id(part) for part in module.modules() if part is not module)
-            seen.called[id(module)] += 1
+            seen.mode = module.training if weighs else seen.mode
+            seen.called[id(module), seen.mode] += 1
+        seen.each[id(module), seen.mode] += weighs
         if seen.size is None or (module.training and not seen.trains):
             seen.size, seen.trains = (rows_of(args), FORWARD), module.training
 
@@ -342,8 +344,10 @@ class Monitor:
         """The backward pass that was last begun. `returned`: it returns its gradients."""
         it, before = self._iteration or Iteration(), self._before
         made = SeenPass(self._iteration, passes=self.passes, returned=returned, inside=bool(self._stack))
-        made.forwards = max(before.called.values(), default=0)
-        made.again = max(before.each.values(), default=0) > 1
+        called, each = (
+            (n for (_, mode), n in own.items() if mode is before.trains) for own in (before.called, before.each)
+        )
+        made.forwards, made.again = max(called, default=0), max(each, default=0) > 1
         made.trained, made.read = it.trained, it.read
         made.ahead = it.trained and it.passes == it.read and it.since > 1
         return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradproof.shadow.locations import Location
@@ -14,15 +14,17 @@ from gradproof.shadow.whole.facts import BackwardPass
 if TYPE_CHECKING:
     from gradproof.shadow.verify.one_run import OneRun
 
-REUSED = "rows of samples were in a window before, and hold the same: each window may train on its own"
+REUSED = "rows of samples were in a micro-batch before, and hold the same: each may train on its own"
 AGAIN = "a micro-batch has no row of its own: this line trains on one that its window had before"
+EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
 REREAD = "this batch of the data loader holds what one of another iteration over it held, and none had come to its end"
 
 
 def objections(judge: OneRun) -> Objections:
     """What speaks against samples that are each in one window, once."""
     meetings, windows = judge.engine.meetings, judge.windows
-    yield from ((why, at) for why, at in ((REUSED, meetings.reused), (AGAIN, meetings.repeated)) if at is not None)
+    yield from ((REUSED + evaluated(judge, both), at) for at, both in meetings.reused if not both & judge.evaluated)
+    yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
     seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
     yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
     for window in windows:
@@ -33,8 +35,14 @@ def objections(judge: OneRun) -> Objections:
         seen |= window.samples
     last, trained = max(seen) // MICRO, judge.terms.samples(judge.engine.joined)
     for sample, location in judge.engine.used.items():
-        if sample in trained - seen and sample // MICRO <= last and sample // MICRO not in judge.unused:
-            yield f"{judge.sample(sample)} is in no gradient", location
+        number = sample // MICRO
+        if sample in trained - seen and number <= last and number not in judge.unused | judge.evaluated:
+            yield f"{judge.sample(sample)} is in no gradient{evaluated(judge, {number})}", location
+
+
+def evaluated(judge: OneRun, batches: Collection[int]) -> str:
+    """Whether one of some micro-batches went through the model in evaluation mode alone, in words."""
+    return EVALUATED * any(not judge.engine.modes.get(number, True) for number in batches)
 
 
 def again(window: WindowWeights) -> Iterator[Location]:
@@ -43,7 +51,8 @@ def again(window: WindowWeights) -> Iterator[Location]:
 
     def ways(run: BackwardPass) -> set[tuple[str, int]]:
         gains = run.gains.items()
-        return {(name, window.skeleton(terms.bare(term)[0])) for name, gain in gains for term in gain}
+        bare = ((name, terms.bare(term)[0]) for name, gain in gains for term in gain)
+        return {(name, window.skeleton(term, window.top(term))) for name, term in bare}
 
     for run in window.runs:
         one = known.setdefault((run.location, frozenset(terms.summed(run.gains.values()))), run)

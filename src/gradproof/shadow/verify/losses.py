@@ -222,11 +222,15 @@ class LossTotals:
 
 @dataclass(frozen=True, slots=True)
 class TokenJudge:
-    """Judges windows. `number` gives a combination with the numbers of this run, `rows` the samples of a loss term."""
+    """Judges windows. `number` gives a combination with the numbers of this run, `rows` the samples of a loss term.
+
+    `alone`: whether the losses of a window show what tokens weigh, where their gradients do not.
+    """
 
     laws: Interpreter
     number: Callable[[Combination], Fraction | None]
     rows: Callable[[Sequence[int]], int]
+    alone: Callable[[int], bool] = lambda _: False
 
     def result(self, windows: Mapping[int, Sequence[LossPart] | None], equal: Result, line: Location) -> Result | None:
         """The result of the windows, by their losses; None where no loss counts tokens. `equal`: that of gradients."""
@@ -280,7 +284,8 @@ class TokenJudge:
         held = {f"c{micro}": self.number(count) for micro, count in counts.items()}
         shown_counts = {name: str(number) for name, number in held.items() if number is not None}
         example: dict[str, Any] = {"weights": shown, "right": RIGHT, "counts": shown_counts}
-        refuted = (apart or formal) and equal.outcome is Outcome.REFUTED
+        by_losses = means and equal.outcome is Outcome.UNKNOWN and self.alone(window - 1)
+        refuted = (apart or formal) and (equal.outcome is Outcome.REFUTED or by_losses)
         outcome = Outcome.REFUTED if refuted else Outcome.UNKNOWN
         return Result(TOKENS, outcome, reason, line, HELP, equal.domain, equal.reach, {}, example)
 

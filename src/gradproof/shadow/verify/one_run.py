@@ -3,54 +3,37 @@
 The gradient of a window is that of its samples where, for each way that samples take, every sample of the window has
 one weight. What the weights have to add up to is read off the loss: its own reduction, and what a mean or a sum of all
 samples of the window would be.
-
-Some refutations need the values and the events of the run together. Values show that a gradient is missing, or has two
-scales. Events show the line, and that nothing else explains it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling
-from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.result import FUNCTION, RECORDED, Result, values_read
+from gradproof.shadow.result import FUNCTION, Result, values_read
 from gradproof.shadow.verify.data import objections
-from gradproof.shadow.verify.division import ASSUMED, OWN_FACTOR, judged
+from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
-from gradproof.shadow.verify.losses import TokenJudge, close, near
-from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, other_lengths
+from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
+from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.ahead import AHEAD, MICRO
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, UNIT, Combination, exact, multiplied
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
 
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
+PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 DIVIDE = "divide each loss by the number of micro-batches of its own window"
-LOST = "zeroed before the step: gradients of this window are lost"
-MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
-MIXED = "unscaled before the window was complete: the sum mixes two scales"
-SCALED = "clipped before unscale: the norm was measured times the loss scale"
-TWICE = "clipped twice"
-LATE = "clipped after the step"
-DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
-EVENT_HELP = {
-    "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
-    "GA-EQ-001": "unscale once, after the last micro-batch",
-    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
-    "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
-}
+PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
 class OneRun(Judging):
@@ -66,6 +49,7 @@ class OneRun(Judging):
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
+        self.totals: set[str] = set()
         self.unused = set[int]()
         last: dict[int, int] = {}
         for step in engine.facts.updates:
@@ -77,6 +61,12 @@ class OneRun(Judging):
             if step.gradients and step.window in recorded:
                 self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
                 self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
+        trained = {sample // MICRO for window in self.windows for sample in window.samples}
+        self.lengths = lengths_of(self.terms, trained)
+        for window in self.windows:
+            window.lengths = self.lengths
+        modes = engine.modes  # with a mode of its own, evaluation is no training
+        self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
@@ -120,8 +110,25 @@ class OneRun(Judging):
         """Each valid token has one weight; None where no loss counts tokens."""
         trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
         windows = {window.step.window: window.parts(self.engine, window.factor()) for window in trained}
-        judge = TokenJudge(self.engine.laws, self.number, self._rows)
+        known = {window.step.window: window for window in trained}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(known[at], windows[at]))
         return judge.result(windows, equal, self._losses(self.windows[0]))
+
+    def _alone(self, window: WindowWeights, parts: Sequence[LossPart] | None) -> bool:
+        """Whether losses alone show what their tokens weigh: they are one loss of one model, and nothing changed it.
+
+        One: its labels are met at one place, and it is made of the same weights, whatever the lengths of batches are.
+        """
+        changed = (self.engine.own.at, self.engine.hooked, self.engine.overwritten)
+        if not parts or any(changed) or not self._simple(window):
+            return False
+        every = set[Any]()
+        for part in parts:
+            made, labels = self.terms.reached([part.term]), self.terms.reached(self.terms.kids[part.term][1:2])
+            weights = frozenset(term for term in made if self.terms.operators[term] in TRAINED)
+            places = frozenset(self.terms.attributes[t][:3] for t in labels if self.terms.operators[t] == "data")
+            every.add((self.terms.operators[part.term], weights, places))
+        return len(every) == 1
 
     def _rows(self, terms: Sequence[int]) -> int:
         """The samples of the micro-batches that some terms are made of."""
@@ -159,7 +166,7 @@ class OneRun(Judging):
         for window in self.windows:
             mine, before = {sample // MICRO for sample in window.samples}, last
             last = max(mine, default=last)
-            own, modes = [number for number in lines if before < number <= last], self.engine.modes
+            own, modes = [n for n in lines if before < n <= last and n not in self.evaluated], self.engine.modes
             same = all(lines[at] == lines.get(last) and modes.get(at) == modes.get(last) for at in own)
             alike = len(mine) == len(window.runs) == 1 and same
             counts.add(len(own) if alike else 1)
@@ -185,6 +192,7 @@ class OneRun(Judging):
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             *([ASSUMED] if self.totals & {MEAN, OWN_FACTOR} else []),
             other_lengths(self.terms, [window.step for window in self.windows]),
+            *([PADDED] if self.lengths else []),
         ]
 
     # GA-EQ-001
@@ -192,7 +200,7 @@ class OneRun(Judging):
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
         found = [self._scaled(window) for window in self.windows]
-        totals = {words for words, _, _ in found if words}
+        self.totals = {words for words, _, _ in found if words}
         others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
         for window, (_, total, bad) in zip(self.windows, found, strict=True):
             unequal = next(self._unequal(window), None)
@@ -201,8 +209,8 @@ class OneRun(Judging):
             if bad is not None and bad not in others:
                 return others[0] if others and total else bad
         bad = next(iter(others), None)
-        words = "; ".join(sorted(totals))
-        if bad is None and SUM in totals and len(totals) > 1:
+        words = "; ".join(sorted(self.totals))
+        if bad is None and SUM in self.totals and len(self.totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
         return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
@@ -228,9 +236,17 @@ class OneRun(Judging):
             for each in window.weights(value).values():
                 if each.keys() != window.samples:
                     some = f"{len(each)} of {len(window.samples)} took one way"
-                    yield self._open(EQ, f"{what} is not one function of each sample: {some}", line)
+                    yield self._ways(f"{what} is not one function of each sample: {some}", line)
                 if not alike(self.terms, list(each.values())):
                     yield self._weighted(what, window, each)
+
+    def _ways(self, reason: str, line: Location) -> Result:
+        """Samples took several ways, as where batches are padded to lengths of their own."""
+        if not self.lengths:
+            return self._open(EQ, reason, line)
+        shown = ", ".join(map(str, sorted(set(self.lengths.values()))))
+        reason = f"{reason}; batches have other lengths ({shown}), and not all took one way"
+        return self._result(EQ, Outcome.UNKNOWN, reason, line, PAD)
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = next(iter(self.facts.coupled.items()), None)
@@ -251,13 +267,16 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if not (self._simple(window) or window.own_means(self.engine)):
-            reason, outcome = f"{reason}, by numbers that the step computes", Outcome.UNKNOWN
+        if self.lengths or not (self._simple(window) or window.own_means(self.engine)):
+            how = "the lengths of their batches" if self.lengths else "numbers that the step computes"
+            reason, outcome = f"{reason}, by {how}", Outcome.UNKNOWN
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
         alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
+        for one in alone:
+            one.lengths = self.lengths
         every = [[loss.mass for loss in one.masses(self.engine, (UNIT, {})).values()] for one in alone]
         return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
 
@@ -489,88 +508,6 @@ class OneRun(Judging):
         words = f"{count} samples, each in the gradients of one window"
         left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
         return self._unless(DATA, objections(self), f"{words}{left}")
-
-
-class WithEvents:
-    """What the windows of a run break, by their values and events."""
-
-    def __init__(self, judge: OneRun, ruling: StepRuling) -> None:
-        self.judge, self.ruling = judge, ruling
-
-    def results(self) -> Iterator[Result]:
-        """What is wrong; nothing where something unusual was seen."""
-        if self.judge.facts.lost or self.ruling.strange():
-            return
-        early = any(why == EARLY for why, _ in self.ruling.broken())
-        if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
-            yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
-        count, line = self.judge.dropped()
-        by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
-        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [UNIT]]
-        divided = by == {count} or all(close(number, Fraction(1, count)) for number in every)
-        if divided and count > 2 and line is not None:  # a half is usual
-            yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
-        seen = {window.number: window for window in self.ruling.windows}
-        yield from (one for window in seen.values() for one in self._nothing(window))
-        several = len({window.step.optimizer for window in self.judge.windows}) > 1
-        for window in self.judge.windows if not several else ():
-            own = seen.get(window.step.window)
-            if own is not None:
-                yield from self._lost(window)
-                yield from self._scales(window, own)
-
-    def _made(self, name: str, why: str, location: Location) -> Result:
-        return Result(name, Outcome.REFUTED, why, location, EVENT_HELP[name], "events", RECORDED)
-
-    def _nothing(self, window: SeenWindow) -> Iterator[Result]:
-        """Every gradient was zeroed, and the step has none."""
-        after = reversed(window.before_step)
-        last = next((event for event in after if event.kind in (kinds.PASS, kinds.ZERO)), None)
-        if last is not None and last.kind == kinds.ZERO and not any(event.about.held for event in window.steps):
-            yield self._made("GA-INV-002", LOST, last.location)
-
-    def _lost(self, window: WindowWeights) -> Iterator[Result]:
-        """Gradients are zeroed before the step, and nothing is put into their place.
-
-        What comes before a whole window may be another pass than a micro-batch's. How long a window is has to be given,
-        or what was zeroed is the larger part of one.
-        """
-        at = [i for i, run in enumerate(window.runs) if run.emptied is not None]
-        if not at or not window.samples < window.own:
-            return
-        before, after = window.runs[: at[0] + 1], len(window.runs) - at[-1] - 1
-        gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
-        location = window.runs[at[0]].emptied
-        if not gone & window.samples and after < self.ruling.n and location is not None:
-            made = self._made("GA-INV-002", LOST, location)
-            if not self.ruling.given and after > at[-1]:
-                made.outcome, made.reason, made.help = Outcome.UNKNOWN, MAYBE, "give --accum-steps"
-            yield made
-
-    def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
-        """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
-        events, after = seen.before_step, seen.events[len(seen.before_step) :]
-        unscaled = [i for i, event in enumerate(events) if event.kind == kinds.UNSCALE]
-        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
-        clips = [i for i, event in enumerate(events) if self._clips(event)]
-        if unscaled and scale != (UNIT, {}):
-            if any(event.kind == kinds.PASS and event.about is not None for event in events[unscaled[0] :]):
-                yield self._made("GA-EQ-001", MIXED, events[unscaled[0]].location)
-            first = next((i for i in clips if i < unscaled[0]), None)
-            if first is not None and not any(event.kind == kinds.ZERO for event in events[first : unscaled[0]]):
-                yield self._made("GA-INV-005", SCALED, events[first].location)
-        for i, j in pairwise(clips):
-            between = {event.kind for event in events[i:j]} & {kinds.PASS, kinds.ZERO}
-            if events[i].about & events[j].about and not between:
-                yield self._made("GA-INV-005", TWICE, events[j].location)
-        zeroed = next((i for i, event in enumerate(after) if event.kind == kinds.ZERO), len(after))
-        late = next((event for event in after[:zeroed] if self._clips(event)), None)
-        if late is not None and not clips:
-            yield self._made("GA-INV-005", LATE, late.location)
-
-    def _clips(self, event: Event) -> bool:
-        """Whether an event is a clip of some of the optimizer's gradients."""
-        return event.kind == kinds.CLIP and bool(event.about & self.ruling.own)
 
 
 def overlap(sets: Sequence[set[int]]) -> bool:

@@ -4,6 +4,8 @@ A gradient is a combination of terms. A term of one sample has a skeleton: the t
 which the terms have one skeleton went through the same function. A combination in which, for each skeleton, every
 sample of the window has one weight is *complete*; what is made of complete ones alone (a norm, a clip factor, a count)
 counts as a constant of the window.
+
+Where batches are padded to lengths of their own, samples also have one skeleton that differ by that length alone.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 from gradproof.shadow.protocol.monitor_report import Handed
 from gradproof.shadow.verify.division import Divided
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
+from gradproof.shadow.whole.ahead import MICRO
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -42,6 +45,8 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
     "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
 }  # fmt: skip
 """Operators, and the kids in which each is linear while the others are held."""
+MOVES = frozenset({"slice", "slice_backward", "select_backward", "constant_pad_nd"})
+"""Operators whose attributes are places and sizes: no number in them is one that is computed with."""
 SUMS = ("sum", "count", "one")
 OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
 """What a count is, and what may be done to it before it divides."""
@@ -60,7 +65,7 @@ class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window.
 
     `idle`: backward passes that brought nothing. `others`: a number of other samples than all of the window scales
-    the losses.
+    the losses. `lengths`: that of each micro-batch, where these differ.
     """
 
     def __init__(self, terms: Terms, step: Update, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
@@ -68,7 +73,8 @@ class WindowWeights:
         self.idle: list[BackwardPass] = []
         self.others = False
         self.unit: dict[int, int] = {}
-        self.shape: dict[int, int] = {}
+        self.shape: dict[int | None, dict[int, int]] = {}
+        self.lengths: Mapping[int, int] = {}
         bare = [terms.bare(term)[0] for value in step.gradients.values() for term in value]
         self.samples = terms.samples(bare)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
@@ -91,7 +97,7 @@ class WindowWeights:
             if unit == NOBODY:
                 continue
             weight = self.terms.of(self.terms.scaled(self.terms.one, multiplied(powers, common, -1)))
-            each = found.setdefault(self.skeleton(bare), {})
+            each = found.setdefault(self.skeleton(bare, unit), {})
             each[unit] = plus(each.get(unit, ZERO), weight, by)
         return found
 
@@ -151,12 +157,17 @@ class WindowWeights:
             self.unit[one] = SEVERAL if marked else joined({self.unit[kid] for kid in terms.kids[one]})
         return self.unit[term]
 
-    def skeleton(self, term: int) -> int:
+    def skeleton(self, term: int, sample: int) -> int:
         """A number for a term with its sample left out: equal for the terms of samples that took one way."""
-        return numbered(self.terms, [term], self._constant, self.shape, self.skeletons)[term]
+        length = self.lengths.get(sample // MICRO)
+        leaf, made = partial(self._constant, length), self.shape.setdefault(length, {})
+        return numbered(self.terms, [term], leaf, made, self.skeletons, length)[term]
 
-    def _constant(self, term: int) -> tuple[Any, ...] | None:
-        owner = self.terms.owners[term]
+    def _constant(self, length: int | None, term: int) -> tuple[Any, ...] | None:
+        terms, owner = self.terms, self.terms.owners[term]
+        if owner == NOBODY and length is not None:
+            own = (terms.operators[term], terms.attributes[term], resized(terms.shapes[term], length))
+            return None if terms.kids[term] else ("constant", *own)
         constant = owner == NOBODY or (owner == SEVERAL and self.of(term) == NOBODY)
         return ("constant", term) if constant else None
 
@@ -201,10 +212,11 @@ class WindowWeights:
         """
         found, signed = dict[int, LossWeight](), set[int]()
         for part in self.parts(engine, factor) or ():
-            if self.top(part.term) < 0:
+            sample = self.top(part.term)
+            if sample < 0:
                 return {}
             self.others |= bool(self.kept(part.powers))
-            key = self.skeleton(part.term)
+            key = self.skeleton(part.term, sample)
             one = found.setdefault(key, LossWeight())
             one.mass, one.mean = plus(one.mass, part.mass(self.terms)), part.kind == "mean"
             one.passes.add(part.micro - 1)
@@ -307,8 +319,12 @@ def numbered(
     leaf: Callable[[int], tuple[Any, ...] | None],
     made: dict[int, int],
     numbers: dict[Any, int],
+    length: int | None = None,
 ) -> dict[int, int]:
-    """A number for each term: equal for terms that are made alike of leaves that `leaf` calls alike."""
+    """A number for each term: equal for terms that are made alike of leaves that `leaf` calls alike.
+
+    `length`: a size that has a name of its own, as that of a batch that is padded.
+    """
     stack = [*of]
     while stack:
         one = stack[-1]
@@ -316,13 +332,38 @@ def numbered(
         left = [] if one in made or key is not None else [kid for kid in terms.kids[one] if kid not in made]
         stack += left
         if not left and stack.pop() not in made:
-            made[one] = numbers.setdefault(form(terms, one, made) if key is None else key, len(numbers))
+            made[one] = numbers.setdefault(form(terms, one, made, length) if key is None else key, len(numbers))
     return made
 
 
-def form(terms: Terms, term: int, kids: Mapping[int, int]) -> tuple[Any, ...]:
+def resized(sizes: Any, length: int) -> Any:
+    """Sizes, or places along an axis, with a name for a length, and for what is one more or less."""
+    if isinstance(sizes, tuple):
+        return tuple(resized(one, length) for one in sizes)
+    near = type(sizes) is int and abs(sizes - length) < 2
+    return ("length", sizes - length) if near else sizes
+
+
+def lengths_of(terms: Terms, batches: Collection[int]) -> dict[int, int]:
+    """The one size of the data of each micro-batch that others have not; nothing where it is none, or several.
+
+    Labels that were shifted may be one shorter.
+    """
+    sizes = {number: set[int]() for number in batches}
+    for term, operator in enumerate(terms.operators):
+        if operator == "data" and terms.owners[term] // MICRO in sizes:
+            sizes[terms.owners[term] // MICRO].update(terms.shapes[term] or ())
+    common = set[int].intersection(*sizes.values()) if sizes else set[int]()
+    left = {number: own - common for number, own in sizes.items()}
+    one = all(own and max(own) - min(own) < 2 for own in left.values())
+    return {number: max(own) for number, own in left.items()} if one else {}
+
+
+def form(terms: Terms, term: int, kids: Mapping[int, int], length: int | None = None) -> tuple[Any, ...]:
     """What a term is called by what it is made of; the order of summands and of factors says nothing."""
-    operator, attributes = terms.operators[term], terms.attributes[term]
+    operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
+    if length is not None:
+        attributes, shape = resized(attributes, length) if operator in MOVES else attributes, resized(shape, length)
     own = tuple(kids[kid] for kid in terms.kids[term])
     if operator == "data":
         attributes = attributes[:3]
@@ -331,4 +372,4 @@ def form(terms: Terms, term: int, kids: Mapping[int, int]) -> tuple[Any, ...]:
         attributes = (site, named, count, within)
     if operator == "combination":
         attributes, own = tuple(sorted(zip(own, attributes, strict=True))), ()
-    return (operator, attributes, tuple(sorted(own)) if operator == "mul" else own, terms.shapes[term])
+    return (operator, attributes, tuple(sorted(own)) if operator == "mul" else own, shape)

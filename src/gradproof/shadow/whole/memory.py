@@ -354,16 +354,16 @@ class Meetings:
     `again`: one micro-batch met what another one of its window had met. `beside`: such data that hold other numbers for
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
-    samples that another window had met, and that still hold the same. `repeated`: where a micro-batch without a row of
-    its own met what another one had met there. `repeats`: batches of a data loader that hold what one of another
-    iteration over it held, by number, and where they were read.
+    samples that another window had met, or a part of them another micro-batch, and that still hold the same: a place,
+    and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`: batches
+    of a data loader that hold what one of another iteration over it held, by number, and where they were read.
     """
 
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self.reused: Any = None
-        self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, int]]] = {}
+        self.reused: list[tuple[Any, set[int]]] = []
+        self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, tuple[int, int]]]] = {}
         self.repeats: dict[int, tuple[int, Any]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}
@@ -401,22 +401,22 @@ class Meetings:
         elif not known:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
-        if not value.shared and self.reused is None:
-            self._met_rows(tensor, value.axis, window, location)
+        if not value.shared:
+            self._met_rows(tensor, value.axis, (window, fetch), location)
 
-    def _met_rows(self, tensor: torch.Tensor, axis: int, window: int, location: Any) -> None:
-        """Rows of samples: whether another window had some that begin where these do, and still hold what they held."""
+    def _met_rows(self, tensor: torch.Tensor, axis: int, at: tuple[int, int], location: Any) -> None:
+        """Rows of samples: whether others had some that begin where these do, and still hold what they held."""
         start, shape, stride = geometry = geometry_of(tensor)
         rows = set(range(start, start + shape[axis] * (stride[axis] or 1), stride[axis] or 1))
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor.dtype)
         before = [one for one in self._rows.get(key, []) if not one[0].expired()]
-        for _, (at, size, by), own, held, other in before:
-            if other != window and own & rows:
+        for _, (first, size, by), own, held, (window, fetch) in before:
+            if (window != at[0] or (fetch != at[1] and (first, size, by) != geometry)) and own & rows:
                 with torch.no_grad(), _disable_current_modes():
-                    if same(held, checksum(tensor.detach().as_strided(size, by, at))):
-                        self.reused = location
-        self._rows[key] = [*before, (weakly(storage), geometry, rows, checksum(tensor), window)]
+                    if same(held, checksum(tensor.detach().as_strided(size, by, first))):
+                        self.reused.append((location, {fetch, at[1]}))
+        self._rows[key] = [*before, (weakly(storage), geometry, rows, checksum(tensor), at)]
 
     def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
         """A line met a tensor that holds one number everywhere."""

@@ -31,6 +31,7 @@ from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.interpreter import within
+from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
@@ -39,6 +40,7 @@ from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
 READS = frozenset({"_local_scalar_dense", "equal", "allclose", "is_nonzero"})
+ROWWISE = frozenset({"where", "masked_fill", "index_put", "_index_put_impl", "add", "sub", "rsub"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
@@ -65,7 +67,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.awake = self.closed = self.begun = self.ran = self.by_pass = False
-        self.depth = self.fetch = self.inside = self.steps = self.resumed = 0
+        self.depth = self.fetch = self.inside = self.steps = self.resumed = self.loading = 0
         self.since = self.parts = self.applied_of = 0
         self.runs, self.used, self.alive = list[BackwardPass](), dict[int, Location](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
@@ -77,7 +79,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
         self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
         self.ahead = RowsAhead(self)
-        self.modes: dict[int, bool] = {}  # by micro-batch: whether its model was in training mode
+        self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
+        self.trains = True
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -187,6 +190,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
         if self.inside or any(self.knows(t) for t in tensors):
             return False
+        law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
+        rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
+        if self.loading and (rowwise or not tensors):
+            return True
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
@@ -233,6 +240,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.seen.left(storage, None)
         else:
             super().stored(storage, read)
+
+    @guarded
+    def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
+        """Python's deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
+        if self.closed or not self.awake or not plain(tensor):
+            return
+        if self.memory.met(tensor) or id(tensor) in self.buffers:
+            self.memory.write(made, self.value(tensor))
+        else:
+            self._carried([tensor], [made])
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -368,6 +385,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         if torch.is_grad_enabled():
             self.opened()
+        weighs = next(module.parameters(), None) is not None
+        self.trains = module.training if weighs else self.trains
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         if given[:1] and given[0].dim() and given[0].shape[0] < self.ahead.table_rows():
             self.ahead.begin_anew()
@@ -377,13 +396,13 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         number = self._fetch_of(first)
         if number is None:
             number = self.opened()
-            if self.begun:
+            if self.begun and (weighs or not any(t.requires_grad for t in given)):  # else a loss, and its labels
                 self.fetch += 1
                 number = self.fetch
         self.begun = True
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
-        self.modes.setdefault(number, module.training)
+        self.modes[number] = self.trains or self.modes.get(number, False)
         self.rows.setdefault(number, None if single else first.shape[0])
         self.ahead.trains = self.ahead.taking = True
         self.ahead.begins(number)

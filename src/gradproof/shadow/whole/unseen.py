@@ -57,6 +57,7 @@ WRITING = ("__setitem__", "fill_", "copy_", "byteswap")
 ELEMENTS = ("apply_", "map_", "map2_")
 """Methods of a tensor that hand each of its numbers to a function, and write what comes back."""
 SERIALIZERS = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
+PRETRAINED = "transformers/modeling_utils.py"
 """Files that take the address of a storage as its name, and write nothing."""
 
 
@@ -168,9 +169,12 @@ def saved() -> bool:
     """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
     near = itertools.islice(frames(), 9)
     first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
-    own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(SERIALIZERS[:2])}
+    files = (*SERIALIZERS[:2], PRETRAINED)
+    own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(files)}
     named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
-    to_files = zip(SERIALIZERS, (named, "save_file" in own, True), strict=False)
+    to_files = zip(
+        SERIALIZERS, (named, not own.keys().isdisjoint({"save_file", "save_pretrained"}), True), strict=False
+    )
     return any(known and first.f_code.co_filename.endswith(file) for file, known in to_files)
 
 
