@@ -355,8 +355,8 @@ class Meetings:
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
     samples that another window had met, or a part of them another micro-batch, and that still hold the same: a place,
-    and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`: batches
-    of a data loader that hold what one of another iteration over it held, by number, and where they were read.
+    and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`:
+    batches of a data loader that hold what one of another iteration over it held, by number, and where they were read.
     """
 
     def __init__(self) -> None:
@@ -393,7 +393,7 @@ class Meetings:
         weak, before, other, at = self._met.get(key, (None, -1, fetch, None))
         known = weak is not None and not weak.expired() and before == window
         if known and other != fetch:
-            self.again = True
+            self.again |= not value.shared
             if at == location:
                 self._same.setdefault((window, fetch), location)
             if not value.shared and differ(tensor, value):
