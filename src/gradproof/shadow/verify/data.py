@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof.shadow.locations import Location
 from gradproof.shadow.verify.judge import Objections
-from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.ahead import MICRO
 from gradproof.shadow.whole.facts import BackwardPass
 
 if TYPE_CHECKING:
     from gradproof.shadow.verify.one_run import OneRun
+    from gradproof.shadow.verify.weights import WindowWeights
 
 REUSED = "rows of samples were in a micro-batch before, and hold the same: each may train on its own"
 AGAIN = "a micro-batch has no row of its own: this line trains on one that its window had before"
