@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.verify.judge import Objections
 from gradproof.shadow.whole.ahead import MICRO
 from gradproof.shadow.whole.facts import BackwardPass
 
 if TYPE_CHECKING:
+    from gradproof.shadow.verify.judge import Objections
     from gradproof.shadow.verify.one_run import OneRun
     from gradproof.shadow.verify.weights import WindowWeights
 
