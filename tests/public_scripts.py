@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradproof.shadow.result import NO_LOSS
 from tests.docs.peers import LIMIT, ran
 
 HEAD = """# Scripts that others wrote
@@ -238,7 +239,8 @@ def watched(python: str, folder: Path, script: Script, sed: str) -> Answer:
     if not out.is_file():
         raise RuntimeError(f"{script.file}: no verdict:\n{done.said[-3000:]}")
     data = json.loads(out.read_text(encoding="utf-8"))
-    rows = [r for r in data["results"] if r.get("applies", True)]
+    judged = [r for r in data["results"] if r["details"].get("code") != NO_LOSS]  # a printed loss is none
+    rows = [r for r in judged if r.get("applies", True)]
     word = {0: HOLDS, 1: REFUTED, 4: OPEN}.get(done.code, f"exit code {done.code}")
     named = [r for r in rows if r["outcome"] == "REFUTED"] or [r for r in rows if r["outcome"] != "HOLDS"]
     where = next((r["location"] for r in named if r.get("location")), None)
