@@ -154,7 +154,7 @@ def test_rows_that_train_again_in_evaluation_mode_are_rows_of_two_windows() -> N
     )
     found = watched(body).result("GA-DATA-001")
     assert found.outcome is Outcome.UNKNOWN
-    assert "in a window before" in found.reason
+    assert "in a micro-batch before" in found.reason
 
 
 def test_an_evaluation_that_stays_open_is_named() -> None:

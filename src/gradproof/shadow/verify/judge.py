@@ -448,9 +448,10 @@ class Judge(Judging):
             if leaves and leaves == seen and any(one is self.updates[earlier] for one in rated):
                 return earlier
             before[update.optimizer] = at, leaves
-        *early, last = self.updates
-        unseen = len(early) > 0 and all(update.at_rest for update in early) and not last.at_rest
-        back = unseen and {self.facts.final.get(name, -1) for name in last.after} <= last.leaves
+        early, last = self.updates[:-1], self.updates[-1:]
+        if not early or not all(update.at_rest for update in early) or last[0].at_rest:
+            return None
+        back = {self.facts.final.get(name, -1) for name in last[0].after} <= last[0].leaves
         return len(early) if back else None
 
     def stale(self) -> Result:
