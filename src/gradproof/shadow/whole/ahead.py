@@ -68,8 +68,9 @@ class RowsAhead:
         return Value(tuple(leaves), 0, 1)
 
     def table_rows(self) -> int:
-        """How many rows were met before anything trains, but for rows that were read ahead."""
-        return 0 if self.trains else self.engine.rows.get(self.engine.fetch) or 0
+        """How many rows were met before anything trains: none of a data loader, and none that were read ahead."""
+        engine = self.engine
+        return 0 if self.trains or engine.fetch in engine.marked else engine.rows.get(engine.fetch) or 0
 
     def met_rows(self) -> int:
         """How many rows were met before anything trains."""
