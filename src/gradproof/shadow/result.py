@@ -58,6 +58,7 @@ FUNCTION = (
     "put the training into a function of one argument, a Run that has the numbers to train with, such as "
     "run.accum_steps: gradproof check compares it with the full batch"
 )
+DIVIDE = "divide each loss by the number of micro-batches of its own window"
 """What to do where one run does not decide."""
 
 

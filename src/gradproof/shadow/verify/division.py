@@ -14,6 +14,7 @@ from math import isclose, prod
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.monitor_report import PRODUCT, QUOTIENT, Handed, Steps
+from gradproof.shadow.result import DIVIDE
 from gradproof.shadow.verify.losses import close, near
 from gradproof.shadow.whole.terms import UNIT
 
@@ -21,7 +22,6 @@ MEAN = "they add up to that of a mean"
 OWN_FACTOR = "each loss is divided by N; its own factor is taken as part of the loss"
 HELP = "divide the loss by N as the last operation before backward, or use gradproof check"
 ASSUMED = "a quotient of a loss by N is the division by N, and no factor of the loss's own"
-ONCE = "divide each loss by the number of micro-batches of its own window, once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
     if (never or again) and not hooked:
         said = never[0].total if never else most
         reason = f"the samples of window {window} weigh {near(said)} in all, and in the mean of a full batch 1"
-        return "", said, (Outcome.REFUTED, reason, ONCE)
+        return "", said, (Outcome.REFUTED, reason, f"{DIVIDE}, once")
     means = any(one.mean and one.divided() for one in losses)
     known = most > 0 and all(one.alone and one.by_hand in (1, one.n) for one in losses)
     known &= all(one.divided() if one.mean else (means and one.root) or close(one.total, UNIT) for one in losses)

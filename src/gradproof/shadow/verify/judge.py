@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, WHERE_DUE, Result
+from gradproof.shadow.result import ALL_DATA, DIVIDE, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.losses import LossTotals, divided_by_others
 from gradproof.shadow.whole.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.whole.loop_events import BACKWARD, READ
@@ -308,8 +308,7 @@ class Judge(Judging):
         if by is not None:
             reason, line = f"{window} is {by} times the full batch's", next(iter(self.facts.lines), location)
             example = {**example, "times_the_full_batch": str(by)}
-            help = "divide each loss by the number of micro-batches of its own window"
-            help = help if by > 1 else f"{help}, and only once: what accumulates for you may divide it too"
+            help = DIVIDE if by > 1 else f"{DIVIDE}, and only once: what accumulates for you may divide it too"
             return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
         far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
         if far and all(self.terms.owners[term] >= 0 for term in left):

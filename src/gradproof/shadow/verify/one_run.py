@@ -14,7 +14,7 @@ from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import FUNCTION, Result, values_read
+from gradproof.shadow.result import DIVIDE, FUNCTION, Result, values_read
 from gradproof.shadow.verify.data import objections
 from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
@@ -32,7 +32,6 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
-DIVIDE = "divide each loss by the number of micro-batches of its own window"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 

@@ -6,12 +6,14 @@ place of the same storage, it is that micro-batch's sample, in every term that w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of, weakly
+from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.unseen import digest
 from gradproof.shadow.whole.values import Value
 
@@ -72,10 +74,16 @@ class RowsAhead:
         engine = self.engine
         return 0 if self.trains or engine.fetch in engine.marked else engine.rows.get(engine.fetch) or 0
 
-    def met_rows(self) -> int:
-        """How many rows were met before anything trains."""
-        read = max((len(places) for _, _, places in self._since), default=0)
-        return 0 if self.trains else max(self.table_rows(), read)
+    def moved(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Before anything trains, what was met is taken apart: a part of it may be a micro-batch."""
+        most = max([self.table_rows(), *(len(places) for _, _, places in self._since)])
+        if any(t.dim() and 0 < t.shape[0] < most for t in tensors):
+            self.begin_anew()
+
+    def meets(self, shape: Shape) -> None:
+        """A tensor of fewer rows than those before it: they were no micro-batch, and what was met is met anew."""
+        if shape and shape[0] < self.table_rows():
+            self.begin_anew()
 
     def begin_anew(self) -> None:
         """Before anything trains, what was met was no micro-batch if a part of it, or of what it became, is one.

@@ -132,8 +132,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
-        if base in MOVED and any(t.dim() and 0 < t.shape[0] < self.ahead.met_rows() for t in tensors_in(out)):
-            self.ahead.begin_anew()
+        if not self.ahead.trains and base in MOVED:
+            self.ahead.moved(tensors_in(out))
         return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
@@ -337,8 +337,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
         number = self.opened() if given is None else given
-        if given is None and shape and shape[0] < self.ahead.table_rows():
-            self.ahead.begin_anew()
+        if given is None:
+            self.ahead.meets(shape)
         if number not in self.rows:
             self.rows[number] = shape[0] if shape else None
         if given is None:
@@ -388,8 +388,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         weighs = next(module.parameters(), None) is not None
         self.trains = module.training if weighs else self.trains
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        if given[:1] and given[0].dim() and given[0].shape[0] < self.ahead.table_rows():
-            self.ahead.begin_anew()
+        if given:
+            self.ahead.meets(tuple(given[0].shape))
         first = next((t for t in given if t.dim() and (self.ahead.just_read(t) or not self.knows(t))), None)
         if first is None:
             return
