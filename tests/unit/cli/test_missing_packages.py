@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gradproof.cli import COMMANDS
+from gradproof.core.workspace import CI
 from gradproof.evidence import environment
 from gradproof.evidence.environment import ALSO, EXTRAS, KNOWN, LIGHT, installing
 from gradproof.extras.selftest import LOOP, RIGHT, WRONG
@@ -123,13 +124,14 @@ def run(folder: Path, blocked: str, lines: list[str]) -> list[tuple[int, str]]:
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     path = os.pathsep.join([str(site), str(Path(environment.__file__).parents[2])])
+    outside = {name: value for name, value in os.environ.items() if name not in CI}
     evidence = next(iter(folder.glob("green/reports/evidence/K-1/*.json")), Path("none"))
     words = [[str(evidence) if word == "EVIDENCE" else word for word in line.split()] for line in lines]
     for name in ("new", "new-bundle", "other-bundle"):
         shutil.rmtree(folder / name, ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, json.dumps(words)], cwd=folder, capture_output=True, text=True, timeout=900,
-        env={**os.environ, "PYTHONPATH": path, "BLOCKED": blocked}, check=False,
+        env={**outside, "PYTHONPATH": path, "BLOCKED": blocked}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
