@@ -12,6 +12,7 @@ import ctypes
 import io
 import pickle
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,36 @@ def at(t: Tensor) -> float:
     return float(ctypes.string_at(t.data_ptr(), 1)[0])
 
 
+SCRIPT = torch.jit.CompilationUnit("""
+def listed(t: Tensor) -> float:
+    numbers: List[float] = t.double().tolist()
+    return numbers[0]
+
+def called(t: Tensor) -> float:
+    return listed(t) + 1
+
+def whole(t: Tensor) -> int:
+    return int(t[0])
+""")
+"""TorchScript runs no operator for tolist."""
+
+
+class Called(nn.Module):
+    """A module that is scripted."""
+
+    def forward(self, t: Tensor) -> float:
+        """The first number."""
+        numbers: list[float] = t.double().tolist()
+        return numbers[0]
+
+
+def module(t: Tensor) -> object:
+    """What a module in TorchScript reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(Called())(t)
+
+
 WAYS: dict[str, Way] = {
     "item": lambda t: [one.item() for one in t],
     "int": lambda t: int(t[0]),
@@ -99,6 +130,10 @@ WAYS: dict[str, Way] = {
     "max": lambda t: max(t),
     "iteration": lambda t: sum(float(one) for one in t),
     "tolist": lambda t: t.tolist(),
+    "script, tolist": lambda t: SCRIPT.listed(t),
+    "script, tolist in a call": lambda t: SCRIPT.called(t),
+    "script, int": lambda t: SCRIPT.whole(t),
+    "module of a script": module,
     "numpy": lambda t: t.numpy(),
     "asarray": lambda t: np.asarray(t),
     "ufunc": lambda t: np.add(t, 1),

@@ -67,7 +67,7 @@ class SeenWindow:
 
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
-    twice.
+    twice, or those of its batch alone, as the values show.
     """
 
     def __init__(self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor) -> None:
@@ -112,6 +112,7 @@ class StepRuling:
         ]
         self.windows = [window for window in self.all if window.steps]
         for window in self.windows:
+            window.simple |= shown and window.shown and bool(window.seen)
             window.shown |= shown and window.simple
         self.steps = [event for window in self.windows for event in window.steps]
         self.events = [event for window in self.all for event in window.events]
@@ -228,7 +229,7 @@ class StepRuling:
         if self.own - self.reached and self.reached - self.own:
             yield REACHED, None
         for w in self.windows:
-            if len(set(w.forwards)) != 1 or max(w.forwards) > 1:
+            if not w.simple and (len(set(w.forwards)) != 1 or max(w.forwards) > 1):
                 yield PASSED if w.passes else UNSEEN, w.steps[0].location
             steps = Counter(event.about.optimizer for event in w.steps if not event.about.skipped)
             if max(steps.values(), default=0) > 1:

@@ -237,6 +237,12 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
             engine.read_whole(name, one)
         return original(*args, **kwargs)
 
+    def scripted(name: str, original: Any, run: Any, *args: Any, **kwargs: Any) -> Any:
+        if run.inlined_graph.findAllNodes("prim::tolist", True):
+            for one in tensors_in((args, kwargs)):
+                engine.read_whole("tolist", one)
+        return original(run, *args, **kwargs)
+
     def followed(name: str, original: Any, method: Callable[..., Any]) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             return original(*args, **kwargs) if engine.busy else method(name, original, *args, **kwargs)
@@ -249,6 +255,7 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
         *((torch.Tensor, name, leaving) for name in WAYS_OUT),
         *((holder, "to_dlpack", leaving) for holder in (torch, torch.utils.dlpack)),
         *((holder, name, taking) for holder, name in functions),
+        *((kind, "__call__", scripted) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
     ]
     with ExitStack() as stack:
         for holder, name, method in (way for way in ways if hasattr(*way[:2])):

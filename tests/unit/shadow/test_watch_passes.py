@@ -1,0 +1,141 @@
+"""Several forward passes for one backward pass, under `watch`: decoders, pairs, metrics, a model as its own teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradproof.core.outcome import Outcome
+from tests import checked
+
+HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Count(nn.Module):
+    """Counts what it is given, as a metric does; it has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, *given: Tensor) -> None:
+        """The last argument is counted."""
+        self.count += given[-1].numel()
+
+
+class Decoder(nn.Module):
+    """Takes what another module made, and labels that no module took before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.labels = nn.Linear(4, 3), nn.Embedding(4, 4)
+
+    def forward(self, code: Tensor, y: Tensor) -> Tensor:
+        """(rows, 4) and (rows,) to (rows, 3)."""
+        out: Tensor = self.inner(code + self.labels(y))
+        return out
+
+
+class Noise(nn.Module):
+    """Adds noise to a batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the same shape."""
+        return x + torch.randn_like(x)
+
+
+class Step:
+    """The losses of one training step, by name."""
+
+    def __init__(self) -> None:
+        self.model, self.decoder, self.metric, self.noise = nn.Linear(3, 4), Decoder(), Count(), Noise()
+        self.dropped = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+        self.teacher = nn.Linear(3, 4).requires_grad_(False)
+
+    def metric_first(self, x: Tensor, y: Tensor) -> Tensor:
+        """Labels are counted by a module before the model runs."""
+        self.metric(y)
+        return F.cross_entropy(self.model(x), y)
+
+    def table_first(self, x: Tensor, y: Tensor) -> Tensor:
+        """A module without weights is given a table that has other rows than the batch."""
+        self.metric(torch.arange(3) * 1.5)
+        return F.cross_entropy(self.model(x), y)
+
+    def metric_between(self, x: Tensor, y: Tensor) -> Tensor:
+        """A module is given the scores without a gradient, and the labels before the loss is."""
+        scores = self.model(x)
+        self.metric(scores.detach().argmax(-1), y)
+        return F.cross_entropy(scores, y)
+
+    def decoded(self, x: Tensor, y: Tensor) -> Tensor:
+        """A conditional autoencoder."""
+        return F.mse_loss(self.decoder(self.model(x), y), x)
+
+    def decoded_apart(self, x: Tensor, y: Tensor) -> Tensor:
+        """The decoder sends no gradient to the encoder."""
+        scores = self.model(x)
+        return F.mse_loss(self.decoder(scores.detach(), y), x) + F.cross_entropy(scores, y)
+
+    def noisy(self, x: Tensor, y: Tensor) -> Tensor:
+        """A module without weights prepares the batch."""
+        return F.cross_entropy(self.model(self.noise(x)), y)
+
+    def own_teacher(self, x: Tensor, y: Tensor) -> Tensor:
+        """The first pass of the model, in training mode, has no gradient."""
+        with torch.no_grad():
+            target = self.model(x).softmax(1)
+        scores = self.model(x)
+        return F.cross_entropy(scores, y) + F.kl_div(scores.log_softmax(1), target, reduction="batchmean")
+
+    def pairs(self, x: Tensor, y: Tensor) -> Tensor:
+        """Direct preference optimization: the model runs on both answers, and so does a frozen reference."""
+        better, worse = x, x.flip(1)
+        with torch.no_grad():
+            known = self.teacher(better).sum(1) - self.teacher(worse).sum(1)
+        return -F.logsigmoid(self.model(better).sum(1) - self.model(worse).sum(1) - known).mean()
+
+    def dropped_twice(self, x: Tensor, y: Tensor) -> Tensor:
+        """R-Drop: two passes of one batch that drop other units."""
+        one, other = self.dropped(x), self.dropped(x)
+        apart = F.kl_div(one.log_softmax(1), other.softmax(1), reduction="batchmean")
+        return (F.cross_entropy(one, y) + F.cross_entropy(other, y)) / 3 + apart
+
+
+def trained(name: str, loader: bool, share: int) -> None:
+    """Four windows of four micro-batches of two samples; each loss is divided by `share`."""
+    torch.manual_seed(0)
+    x, y, step = torch.randn(32, 3), torch.arange(32) % 4, Step()
+    parts = (step.model, step.decoder, step.dropped)
+    optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=0.1)
+    batches = DataLoader(TensorDataset(x, y), batch_size=2) if loader else zip(x.split(2), y.split(2), strict=True)
+    for k, (xs, ys) in enumerate(batches, 1):
+        loss = getattr(step, name)(xs, ys)
+        (loss / share).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+ONCE = ("metric_first", "table_first", "metric_between", "decoded", "decoded_apart", "noisy", "own_teacher")
+"""No module with gradients runs twice."""
+TWICE = ("pairs", "dropped_twice")
+SEVERAL = ("dropped_twice",)
+"""Losses of several weights: which of them is the division is not known where none is 1/N."""
+
+
+@pytest.mark.parametrize(
+    ("name", "loader"), [*((name, loader) for name in ONCE for loader in (False, True)), *((n, True) for n in TWICE)]
+)
+def test_passes_of_one_batch_are_one_micro_batch(name: str, loader: bool) -> None:
+    right = checked.watch(lambda: trained(name, loader, 4))
+    judged = [r for r in right.results if r.obligation != "GA-INV-001"]
+    assert {r.obligation: r.reason for r in judged if r.outcome is not HOLDS} == {}
+    wrong = checked.watch(lambda: trained(name, loader, 1))
+    assert wrong.result("GA-EQ-001").outcome is (Outcome.UNKNOWN if name in SEVERAL else REFUTED)
