@@ -51,6 +51,10 @@ PARALLEL = os.path.join("torch", "nn", "parallel", "distributed.py")
 MODULE = os.path.join("torch", "nn", "modules", "module.py")
 WRAPPERS = (os.path.join("torch", "_dynamo", "eval_frame.py"), os.path.join("torch", "_compile.py"))
 
+SERIALIZERS = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
+PRETRAINED = "transformers/modeling_utils.py"
+"""Files that take the address of a storage as its name, and write nothing."""
+
 
 @lru_cache(maxsize=1)
 def _folders() -> tuple[str, tuple[str, ...]]:
@@ -125,6 +129,19 @@ def initialising() -> bool:
 def recomputing() -> bool:
     """Whether activation checkpointing runs a forward pass again."""
     return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
+
+
+def saved() -> bool:
+    """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
+    near = islice(frames(), 9)
+    first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
+    files = (*SERIALIZERS[:2], PRETRAINED)
+    own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(files)}
+    named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
+    to_files = zip(
+        SERIALIZERS, (named, not own.keys().isdisjoint({"save_file", "save_pretrained"}), True), strict=False
+    )
+    return any(known and first.f_code.co_filename.endswith(file) for file, known in to_files)
 
 
 def lines_of(error: BaseException) -> list[Location]:

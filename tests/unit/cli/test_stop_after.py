@@ -17,9 +17,9 @@ import torch
 
 from gradproof.core import putback
 from gradproof.core.outcome import Outcome
+from gradproof.shadow import locations
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole import unseen
 
 # -- The script ends after N windows, and what is said is about them.
 
@@ -349,7 +349,7 @@ def test_a_probe_that_is_killed_leaves_no_mark(project: Path, number: int) -> No
 def test_saving_loses_no_value(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: where the files that save are not known, a storage is lost."""
     if not known:
-        monkeypatch.setattr(unseen, "SERIALIZERS", ("nowhere.py",))
+        monkeypatch.setattr(locations, "SERIALIZERS", ("nowhere.py",))
     with ScriptWatch(4) as watch:
         monkeypatch.setattr(torch.nn.Linear, "forward", saved(tmp_path))
         train(4)

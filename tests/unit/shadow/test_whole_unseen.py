@@ -10,8 +10,8 @@ import torch
 
 from gradproof.shadow.record.checksums import same
 from gradproof.shadow.whole.interpreter import Interpreter
+from gradproof.shadow.whole.memory import SAMPLED, Unchanged, fingerprint
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import SAMPLED, Unchanged, fingerprint
 
 BIG = 64 * SAMPLED
 SHAPES: dict[str, Callable[[], torch.Tensor]] = {

@@ -29,8 +29,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import Handed, heard, monitored, reported
+from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import StepRuling, left_over
 from gradproof.shadow.protocol.run_events import CLIP, PASS
 from gradproof.shadow.record.checksums import checksum

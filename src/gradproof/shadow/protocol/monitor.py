@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from statistics import mode
 from threading import get_ident
 from types import TracebackType
@@ -31,7 +30,7 @@ from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.monitor_report import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.handed import Handed, KeptWindows, ReportedLoss, handed
 from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, world_of
 from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
 
@@ -65,7 +64,7 @@ class Epoch:
     passes: int = 0
 
 
-class Monitor:
+class Monitor(KeptWindows):
     """Counts whatever trains inside `with Monitor() as monitor:`; `monitor_report` sums it up afterwards.
 
     `windows` are those whose sizes and losses are kept, `accum_steps` N where it is known, `epoch_batches` the backward
@@ -80,14 +79,13 @@ class Monitor:
         epoch_batches: int | None = None,
         opened: Callable[[Monitor], None] = lambda monitor: None,
     ) -> None:
-        self.tally = tally or CountRules()
-        self.windows, self.accum_steps, self.epoch_batches, self.opened = windows, accum_steps, epoch_batches, opened
+        super().__init__(tally or CountRules(), accum_steps)
+        self.windows, self.epoch_batches, self.opened = windows, epoch_batches, opened
         self.epochs: list[Epoch] = []
         self.epoch = Epoch(None)
         self.common = Counts()
         self.types: dict[int, str] = {}
-        self.closed, self.open, self.reports = list[list[Handed]](), list[Handed](), list[ReportedLoss]()
-        self.unchecked = 0
+        self.reports, self.unchecked = list[ReportedLoss](), 0
         self.scalers: dict[Any, Counts] = {}
         self.world = 1
         self.samples: Any = None  # of the first window
@@ -162,11 +160,6 @@ class Monitor:
         self.windows = max(self.windows, len(self.closed) + 1)
         if self._forward is None:
             self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
-
-    @property
-    def recorded(self) -> list[Handed]:
-        """The micro-batches whose sizes and losses are kept."""
-        return [*chain.from_iterable(self.closed), *self.open]
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the optimizers that have stepped."""

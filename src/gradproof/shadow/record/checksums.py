@@ -26,6 +26,11 @@ def plain(tensor: Tensor) -> bool:
     return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
+def inside(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of torch.func, which has no storage of its own."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def checksum(tensor: Tensor) -> Tensor | None:
     """A sum of the elements' bits with odd factors that differ by position, modulo 2^64, on the device.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from numbers import Real
 from typing import Any
 
@@ -131,6 +131,12 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
 def params_of(optimizer: Any) -> list[Tensor]:
     """The parameters of an optimizer, each once."""
     return list({id(p): p for group in optimizer.param_groups for p in group["params"]}.values())
+
+
+def states(optimizer: Any) -> Iterator[Tensor]:
+    """The tensors that an optimizer keeps from step to step."""
+    for held in optimizer.state.values():
+        yield from (one for one in held.values() if isinstance(one, Tensor)) if isinstance(held, dict) else ()
 
 
 def changes_step(optimizer: Optimizer) -> bool:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from math import isclose, prod
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.monitor_report import PRODUCT, QUOTIENT, Handed, Steps
+from gradproof.shadow.protocol.handed import PRODUCT, QUOTIENT, Handed, Steps
 from gradproof.shadow.result import DIVIDE
 from gradproof.shadow.verify.losses import close, near
 from gradproof.shadow.whole.terms import UNIT

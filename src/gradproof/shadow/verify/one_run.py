@@ -15,14 +15,13 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import DIVIDE, FUNCTION, Result, values_read
-from gradproof.shadow.verify.data import objections
 from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, lengths_of, other_lengths
-from gradproof.shadow.whole.ahead import AHEAD, MICRO
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
+from gradproof.shadow.whole.samples import AHEAD, MICRO
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
 
 SUM = "each is that of a sum"
@@ -32,6 +31,10 @@ CHANCE = "each sample has one weight, by a number of a part of the window, or of
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
+REUSED = "rows of samples were in a micro-batch before, and hold the same: each may train on its own"
+AGAIN = "a micro-batch has no row of its own: this line trains on one that its window had before"
+EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
+REREAD = "this batch of the data loader holds what one of another iteration over it held, and none had come to its end"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
@@ -506,7 +509,30 @@ class OneRun(Judging):
         count = len(set[int]().union(*(window.samples for window in self.windows)))
         words = f"{count} samples, each in the gradients of one window"
         left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
-        return self._unless(DATA, objections(self), f"{words}{left}")
+        return self._unless(DATA, self._other_samples(), f"{words}{left}")
+
+    def _other_samples(self) -> Objections:
+        """What speaks against samples that are each in one window, once."""
+        meetings, windows = self.engine.meetings, self.windows
+        yield from ((REUSED + self._mode(both), at) for at, both in meetings.reused if not both & self.evaluated)
+        yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
+        seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
+        yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
+        for window in windows:
+            yield from ((AGAIN, location) for location in window.again())
+            if seen & window.samples:
+                reason = f"samples of an earlier window are in the gradients of window {window.shown}"
+                yield reason, window.step.location
+            seen |= window.samples
+        last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
+        for sample, location in self.engine.used.items():
+            number = sample // MICRO
+            if sample in trained - seen and number <= last and number not in self.unused | self.evaluated:
+                yield f"{self.sample(sample)} is in no gradient{self._mode({number})}", location
+
+    def _mode(self, batches: Collection[int]) -> str:
+        """Whether one of some micro-batches went through the model in evaluation mode alone, in words."""
+        return EVALUATED * any(not self.engine.modes.get(number, True) for number in batches)
 
 
 def overlap(sets: Sequence[set[int]]) -> bool:

@@ -18,8 +18,8 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH, Judge
-from gradproof.shadow.verify.losses import Reported
+from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH
+from gradproof.shadow.verify.reported import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
@@ -52,7 +52,7 @@ UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> list[Result]:
     """A result for each obligation but that of ranks: what terms decide, and what the numbers of both runs refute."""
     refuter = Refuter(terms, run, ours, full, ranks)
-    results = refuter.results(refuter.reported.loss)
+    results = refuter.results(refuter.loss)
     if refuter.real and not (ours.error or full.error):
         if ours.facts.lost or full.facts.lost:
             return results
@@ -60,7 +60,7 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
     return shared(refuter, results)
 
 
-def shared(judge: Judge, results: list[Result]) -> list[Result]:
+def shared(judge: Reported, results: list[Result]) -> list[Result]:
     """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
     broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
     for result in results if broken and max(judge.windows, default=0) >= 1 else ():
@@ -77,12 +77,11 @@ def doubted(result: Result, reason: str, location: Location | None = None) -> No
         result.location = location or result.location
 
 
-class Refuter(Judge):
+class Refuter(Reported):
     """The refutations of one function, by its two real runs. `found`: what is refuted, by obligation."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.reported = Reported(self)
         self.found: dict[str, Result] = {}
 
     def refuted(self, results: list[Result]) -> list[Result]:
@@ -103,7 +102,7 @@ class Refuter(Judge):
         for rule in (  # each after those that it needs decided
             self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written,
             self.undone, self.scheduled, self.updated, self.averaged, self.clamped, self.clipped_late, self.narrowed,
-            self.other_data, self.unlike, self.reported.differing, self.reported.summed,
+            self.other_data, self.unlike, self.differing, self.summed,
         ):  # fmt: skip
             result = next(rule(), None)
             if result is not None and result.obligation in open_:
@@ -132,7 +131,7 @@ class Refuter(Judge):
         allowed = NARROW if self.facts.below or self.other.below else LATER
         same = all(shaped(mine[n], other[n], allowed) for n in names)
         losses = len(self.ours.values) == len(self.full.values) and any(
-            map(self.reported.far, self.ours.values, self.full.values)
+            map(self.far, self.ours.values, self.full.values)
         )
         inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
         written = any(event.operator.startswith(SCALES) for event in inside)

@@ -17,14 +17,15 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from gradproof.shadow.protocol.monitor_report import Handed
+from gradproof.shadow.locations import Location
+from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.verify.division import Divided
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
-from gradproof.shadow.whole.ahead import MICRO
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
+from gradproof.shadow.whole.samples import MICRO
 from gradproof.shadow.whole.terms import (
     NOBODY,
     NORMS,
@@ -170,6 +171,20 @@ class WindowWeights:
             return None if terms.kids[term] else ("constant", *own)
         constant = owner == NOBODY or (owner == SEVERAL and self.of(term) == NOBODY)
         return ("constant", term) if constant else None
+
+    def again(self) -> Iterator[Location]:
+        """Lines at which two backward passes brought the same of the same samples."""
+        terms, known = self.terms, dict[Any, BackwardPass]()
+
+        def ways(run: BackwardPass) -> set[tuple[str, int]]:
+            gains = run.gains.items()
+            bare = ((name, terms.bare(term)[0]) for name, gain in gains for term in gain)
+            return {(name, self.skeleton(term, self.top(term))) for name, term in bare}
+
+        for run in self.runs:
+            one = known.setdefault((run.location, frozenset(terms.summed(run.gains.values()))), run)
+            if one is not run and ways(one) == ways(run):
+                yield run.location
 
     # The scale of the losses
 

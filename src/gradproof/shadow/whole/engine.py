@@ -17,17 +17,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
+from gradproof.shadow.locations import NOWHERE, Location, initialising, saved, user_location
 from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
-from gradproof.shadow.record.checksums import plain
-from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.record.checksums import inside, plain
+from gradproof.shadow.record.patches import params_of, states
 from gradproof.shadow.whole.facts import Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import GENERATORS, Call, Interpreter, Law, bounds, by_numbers, settings
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
-from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
+from gradproof.shadow.whole.memory import Geometry, Memory, Unchanged, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, Combination, Shape, Terms, bared
-from gradproof.shadow.whole.unseen import Unchanged, inside, saved, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(

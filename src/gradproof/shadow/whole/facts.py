@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol.monitor_report import Handed
+from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.whole.terms import COMPUTED, Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"

@@ -2,23 +2,29 @@
 
 A write to a part of a storage leaves the rest. A tensor that is no block of its storage, read after a write through
 another tensor, is lost: `read` gives None, and whoever reads it says so.
+
+Writes may be no operators. A tensor whose memory somebody else can reach is compared whole, by checksum. What writes
+into any other asked nobody for its memory, as a kernel of an extension does: of it at most SAMPLED elements are
+compared.
 """
 
 from __future__ import annotations
 
 import itertools
+import weakref
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.record.checksums import checksum, same
+from gradproof.shadow.record.checksums import BITS, checksum, same
 from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.values import NOUGHT, Algebra, Value, shape_with
 
@@ -33,6 +39,9 @@ MOVED = frozenset({
     "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
 })  # fmt: skip
 """Operators that only move data. In a real run data that no other operator met are not followed yet."""
+
+
+SAMPLED = 1024
 
 
 @dataclass(slots=True)
@@ -346,6 +355,71 @@ def dense(shape: Shape, stride: Shape) -> bool:
 def known(held: Held) -> bool:
     """Whether something of a storage was met."""
     return not held.weak.expired() and bool(held.regions or held.views)
+
+
+class Unchanged:
+    """What tensors held when they were kept, and the storages whose memory was given away.
+
+    An array that nobody holds any more reaches nothing. What another library owns cannot be resized, and neither can
+    what NumPy was given: the latter is known here.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[tuple[Any, Callable[[], Any]]]] = {}
+        self._seen: dict[str, tuple[torch.Tensor, Value, bool, torch.Tensor | None]] = {}
+
+    def left(self, storage: torch.UntypedStorage, found: Any, foreign: bool = False) -> None:
+        """Python has got the memory of a storage, as `found`: what it holds is kept whole from here on.
+
+        `foreign`: it was another library's before.
+        """
+        if storage._cdata not in self._held and foreign:
+            found = None
+        array = weakref.ref(found) if isinstance(found, numpy.ndarray) else lambda: True
+        self._held.setdefault(storage._cdata, []).append((weakly(storage), array))
+        for name, (tensor, value, whole, before) in list(self._seen.items()):
+            if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
+                self._seen[name] = (tensor, value, True, checksum(tensor))
+
+    def reach(self, tensor: torch.Tensor) -> bool:
+        """Whether somebody else can reach the memory of a tensor."""
+        storage = tensor.untyped_storage()
+        given = [(weak, array) for weak, array in self._held.get(storage._cdata, ()) if not weak.expired()]
+        if storage.device.type == "cpu" and (storage.is_shared() or (not given and not storage.resizable())):
+            return True
+        alive = [(weak, array) for weak, array in given if array() is not None]
+        self._held[storage._cdata] = alive or given[:1]
+        return bool(alive)
+
+    def keep(self, name: str, tensor: torch.Tensor, value: Value) -> None:
+        """Keep what a tensor holds."""
+        whole = self.reach(tensor)
+        self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
+
+    def changed(
+        self, kind: str, read: Callable[[torch.Tensor], Value | None]
+    ) -> Iterator[tuple[str, torch.UntypedStorage]]:
+        """The kept tensors of a kind that no operator wrote, and that hold something else; each is forgotten."""
+        for name in [name for name in self._seen if name.startswith(kind)]:
+            tensor, value, whole, before = self._seen.pop(name)
+            if read(tensor) is value and not same(before, checksum(tensor) if whole else fingerprint(tensor)):
+                yield name, tensor.untyped_storage()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._seen.clear()
+
+
+def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
+    """At most SAMPLED elements of a tensor, as bits, at an odd distance; all of a tensor that has gaps."""
+    size = tensor.numel()
+    with torch.no_grad(), _disable_current_modes():
+        plain = tensor.detach()
+        odd = plain.is_complex() or plain.element_size() not in BITS or tensor.is_quantized
+        if odd or not dense(tuple(plain.shape), plain.stride()):
+            return checksum(tensor)
+        step = max(1, size // SAMPLED) | 1
+        return plain.as_strided((size,), (1,))[::step].clone().view(BITS[plain.element_size()])
 
 
 class Meetings:

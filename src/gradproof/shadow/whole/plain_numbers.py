@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.whole.memory import geometry_of
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
-from gradproof.shadow.whole.unseen import SHOWN, WAYS_OUT, of_an_object, taken
+from gradproof.shadow.whole.unseen import SHOWN, WAYS_OUT, NoNumbers, of_an_object, taken
 from gradproof.shadow.whole.values import shared
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ SCALED = frozenset({
 """Functions of tensors in which a number may as well be a tensor of one element."""
 FILLED = frozenset({"tensor", "as_tensor", "scalar_tensor", "full", "full_like", "fill_", "new_full", "new_tensor"})
 """Functions that make tensors of one number."""
-
-
-class NoNumbers(RuntimeError):
-    """The function reads a number of a tensor; in a run without numbers there is none."""
 
 
 def _followed(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:

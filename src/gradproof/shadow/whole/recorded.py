@@ -9,33 +9,27 @@ A number that Python reads stays a number: what is proved then is proved of the 
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
-import numpy
 import torch
 from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
-from gradproof.shadow.locations import Location, by_torch, frames, recomputing, stated, user_location
+from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
-from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.whole.ahead import MICRO, RowsAhead, blocks
-from gradproof.shadow.whole.engine import Engine
+from gradproof.shadow.record.patches import params_of, states
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
-from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
-from gradproof.shadow.whole.memory import MOVED, Meetings, Memory, known, weakly
-from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
-from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, call_site, digest, reads, states
+from gradproof.shadow.whole.memory import MOVED, Memory, known
+from gradproof.shadow.whole.samples import MICRO, Samples, guarded
+from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, plus
+from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, digest, reads
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
@@ -44,43 +38,21 @@ ROWWISE = frozenset({"where", "masked_fill", "index_put", "_index_put_impl", "ad
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose failure ends the following, and not the user's script."""
-
-    @functools.wraps(method)
-    def call(self: Recorded, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            self._leave(stated(error))
-            return {}
-
-    return call
-
-
-class Recorded(Engine):  # type: ignore[no-untyped-call]
+class Recorded(Samples):  # type: ignore[no-untyped-call]
     """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
 
     def __init__(self) -> None:
-        super().__init__(Terms(), MICRO, 0)
+        super().__init__()
         self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
-        self.awake = self.closed = self.begun = self.ran = self.by_pass = False
-        self.depth = self.fetch = self.inside = self.steps = self.resumed = self.loading = 0
+        self.depth = self.inside = self.steps = self.resumed = self.loading = 0
         self.since = self.parts = self.applied_of = 0
-        self.runs, self.used, self.alive = list[BackwardPass](), dict[int, Location](), list[torch.Tensor]()
+        self.runs, self.alive = list[BackwardPass](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
         self.thread, self.of_gradients = get_ident(), dict[int, bool]()
-        self.rows: dict[int, int | None] = {}
-        self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
-        self.turns: Counter[tuple[int, str]] = Counter()
-        self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
-        self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
-        self.ahead = RowsAhead(self)
-        self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
-        self.trains = True
+        self.own = OwnBackward(self)
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -132,8 +104,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
-        if not self.ahead.trains and base in MOVED:
-            self.ahead.moved(tensors_in(out))
+        if not self.trained_on and base in MOVED:
+            self.moved(tensors_in(out))
         return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
@@ -160,7 +132,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         tensors = tensors_in((args, kwargs))
         trained = not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if trained:
-            self.ahead.trains = self.ahead.taking = True
+            self.trained_on = self.taking = True
         found = super().before(spec, args, kwargs)
         if trained:
             self.joined.update(term for value in found.values() for part in value.parts for term in part)
@@ -176,11 +148,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
         else:
             super().after(func, spec, args, kwargs, values, out)
-
-    def _leave(self, why: str) -> None:
-        """Follow nothing more, and prove nothing."""
-        self.lose(why)
-        self.close()
 
     def present(self) -> list[torch.Tensor]:
         """The gradients that the parameters have now."""
@@ -198,17 +165,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
         return base in MOVED or (loads and not self.memory.knows(args[1]))
-
-    def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-        """What is made of fetched data belongs to the same fetch."""
-        sources = [t for t in tensors if self._fetch_of(t) is not None]
-        for made in out if sources else ():
-            storage, (_, number, row) = made.untyped_storage(), self.fetched[sources[-1].untyped_storage()._cdata]
-            self.fetched.setdefault(storage._cdata, (weakly(storage), number, row))
-
-    def _fetch_of(self, tensor: torch.Tensor) -> int | None:
-        found = self.fetched.get(tensor.untyped_storage()._cdata)
-        return None if found is None or found[0].expired() else found[1]
 
     @guarded
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
@@ -283,152 +239,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if held.data and self.seen.reach(tensor):
             self.keep("batch", tensor, made)
         return made
-
-    def _data(self, tensor: torch.Tensor) -> Value:
-        """What is met now: a number, rows of samples, or a table."""
-        plain, number = self._number(tensor), self._fetch_of(tensor)
-        if plain is not None:
-            return plain
-        if number is None and self.ahead.reads(tensor):
-            return self.ahead.read(tensor)
-        made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
-        fetch = self.fetch if number is None else number
-        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
-        return made
-
-    def _number(self, tensor: torch.Tensor) -> Value | None:
-        """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
-
-        What a data loader gave are data, whatever they hold.
-        """
-        single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
-        if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
-            return None
-        given = self._fetch_of(tensor) is not None
-        if tensor.dim() and given:
-            return None
-        with torch.no_grad(), _disable_current_modes():
-            first = tensor.detach().flatten()[0]
-            if not bool((tensor.detach() == first).all()):
-                return None
-            plain = exact(float(first))
-        if plain is not None and (tensor.is_floating_point() or given):
-            self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
-        if plain is not None and self.ahead.made(tensor):
-            self.facts.reads.append((self.location(), "of data"))
-        return None if plain is None else self.laws.ones(plain)
-
-    def opened(self) -> int:
-        """The present micro-batch; another one where a backward pass has ended since the last.
-
-        Data that were met before are met anew: the same rows in another micro-batch are samples of that one.
-        """
-        if self.ran:
-            self.fetch, self.begun, self.ran, self.ahead.taking = self.fetch + 1, False, False, False
-            for number, held in self.memory.held.items():
-                if held.data and number not in self.fetched:
-                    held.views.clear()
-        return self.fetch
-
-    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
-        """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
-
-        Labels that were flattened have several rows a sample.
-        """
-        shape, given = tuple(tensor.shape), self._fetch_of(tensor)
-        number = self.opened() if given is None else given
-        if given is None:
-            self.ahead.meets(shape)
-        if number not in self.rows:
-            self.rows[number] = shape[0] if shape else None
-        if given is None:
-            self.ahead.begins(number)
-        rows = self.rows[number]
-        axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
-        labels = len(shape) == 1 and not tensor.is_floating_point()
-        if axis is None and rows and labels and shape[0] % rows == 0:
-            axis = 0
-        whole = given is not None and axis is not None
-        row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]
-        if shape and shape[0] != rows and shape[1:] == row:
-            axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
-        if axis is None and rows is not None:
-            return self.leaf("constant", (digest(tensor),), shape)
-        gradients, slot = torch.is_grad_enabled(), self.site()
-        count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
-        size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
-        first = self.turns[number, slot]
-        self.turns[number, slot] += 1 if whole else count
-        if whole:
-            slot, first = f"{slot} {first}", 0
-        self.by_pass |= number not in self.marked
-        owners = range(number * MICRO + first, number * MICRO + first + count)
-        if axis == 0:
-            self.ahead.met(tensor, owners)
-        for owner in owners if gradients else ():
-            self.used.setdefault(owner, self.location())
-        names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
-        return self.data(names, owners[0], size, axis)
-
-    def site(self) -> str:
-        """Where data are met: the line, which call of it, and which of the operator's data they are."""
-        same = self._last[0] == self.facts.operators
-        self._last = (self.facts.operators, self._last[1] + 1 if same else 0)
-        return f"{call_site()} {self._last[1]}"
-
-    @guarded
-    def forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A forward pass begins: its first tensor of data gives the number of rows of the micro-batch."""
-        if not self.awake:
-            self.awake = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
-        if not self.awake or self.closed:
-            return
-        if torch.is_grad_enabled():
-            self.opened()
-        weighs = next(module.parameters(), None) is not None
-        self.trains = module.training if weighs else self.trains
-        given = [t for t in tensors_in((args, kwargs)) if plain(t)]
-        if given:
-            self.ahead.meets(tuple(given[0].shape))
-        first = next((t for t in given if t.dim() and (self.ahead.just_read(t) or not self.knows(t))), None)
-        if first is None:
-            return
-        number = self._fetch_of(first)
-        if number is None:
-            number = self.opened()
-            if self.begun and (weighs or not any(t.requires_grad for t in given)):  # else a loss, and its labels
-                self.fetch += 1
-                number = self.fetch
-        self.begun = True
-        single = first.is_floating_point() and first.dim() == 1
-        self.marked.add(number)
-        self.modes[number] = self.trains or self.modes.get(number, False)
-        self.rows.setdefault(number, None if single else first.shape[0])
-        self.ahead.trains = self.ahead.taking = True
-        self.ahead.begins(number)
-        self.facts.operators += 1
-        for tensor in given:
-            self.value(tensor)
-
-    @guarded
-    def took(self, batch: Any) -> None:
-        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
-        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
-            self.facts.reads.append((self.location(), "a data loader"))
-        tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
-        if not tensors or self.closed:
-            return
-        if not self.ahead.trains and any(map(self.knows, tensors)):
-            self.ahead.begin_anew()
-        self.ran = True
-        number = self.opened()
-        self.marked.add(number)
-        if torch.is_grad_enabled():
-            self.given.add(number)
-        self.rows[number] = tensors[0].shape[0]
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            self.fetched[storage._cdata] = (weakly(storage), number, tuple(tensor.shape[1:]))
 
     def buffered(self, module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
         """A module was given a buffer."""
@@ -545,11 +355,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             if begin < taken.get(storage, 0):
                 self.lose("two parameters share the memory of their gradients")
             taken[storage] = begin + grad.numel()
-
-    def close(self) -> None:
-        """Nothing more is followed."""
-        self.closed = True
-        self.seen.clear()
 
     @guarded
     def go_on(self, own: Iterable[torch.Tensor]) -> None:

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_map_only
 
 from gradproof.shadow.locations import Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, read_by, tensors_in
-from gradproof.shadow.record.patches import params_of
+from gradproof.shadow.record.checksums import inside
+from gradproof.shadow.record.patches import params_of, states
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole import unseen
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -32,9 +32,17 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
-from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import COMPUTED, UNIT, Combination, Shape, Terms, plus
-from gradproof.shadow.whole.unseen import WAYS_OUT, by_a_loader, call_site, digest, generator_of, of_an_object, states
+from gradproof.shadow.whole.unseen import (
+    WAYS_OUT,
+    NoNumbers,
+    by_a_loader,
+    call_site,
+    digest,
+    generator_of,
+    of_an_object,
+    reads,
+)
 from gradproof.shadow.whole.values import Value, number
 
 KEPT = ("parameter", "gradient", "tensor", "state")
@@ -306,7 +314,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             self.lose("a sparse tensor is computed with")
             return func(*args, **kwargs)
-        unseen.reads(self, func, spec, args, kwargs)
+        reads(self, func, spec, args, kwargs)
         if base in MOVED and tensors and not any(self.knows(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.left and any(t.untyped_storage()._cdata in self.left for t in tensors):
@@ -338,7 +346,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads numbers of a tensor."""
-        if tensor.layout is torch.strided and not unseen.inside(tensor):
+        if tensor.layout is torch.strided and not inside(tensor):
             with self.aside():
                 self.note(how, tensor)
                 if how == "tolist":
@@ -461,7 +469,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             if not self.passes:
                 self.begun = {self.name(p): sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             super().begin(roots, *rest)
-            own = [root for root in tensors_in(roots) if root.numel() == 1 and not unseen.inside(root)]
+            own = [root for root in tensors_in(roots) if root.numel() == 1 and not inside(root)]
             self.events.began(own[0] if own else None)
             for root in own:
                 self.facts.passed[self.window] += float(root)

@@ -1,7 +1,6 @@
-"""Writes that are no operators: NumPy, another process, or a kernel of an extension changes the memory of a tensor.
+"""What is seen beside operators: numbers read and written by none, the user's code in a backward pass, steps, threads.
 
-A tensor whose memory somebody else can reach is compared whole, by checksum. What writes into any other asked nobody
-for its memory, as a kernel of an extension does: of it at most SAMPLED elements are compared.
+NumPy, another process or a kernel of an extension may change the memory of a tensor; `memory.Unchanged` finds it out.
 """
 
 from __future__ import annotations
@@ -10,30 +9,23 @@ import functools
 import gc
 import hashlib
 import itertools
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import numpy
 import torch
 from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, frames, user_location
 from gradproof.shadow.ops.schema import Spec, read_by, spec_of, tensors_in
-from gradproof.shadow.record.checksums import BITS, checksum, same
-from gradproof.shadow.whole.memory import dense, weakly
 from gradproof.shadow.whole.terms import NOBODY
-from gradproof.shadow.whole.values import Value
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
 
-SAMPLED = 1024
 SCALES = frozenset({"mul", "div", "neg", "add", "sub", "lerp", "addcmul", "addcdiv", "pow", "true_divide", "multiply"})
 """Operators that make another gradient of one. What a script logs of a gradient are norms, means and extremes."""
 NUMPY = torch.Tensor.numpy
@@ -56,62 +48,10 @@ WRITING = ("__setitem__", "fill_", "copy_", "byteswap")
 """Methods of a storage that give its numbers away, and those that write alone."""
 ELEMENTS = ("apply_", "map_", "map2_")
 """Methods of a tensor that hand each of its numbers to a function, and write what comes back."""
-SERIALIZERS = ("torch/serialization.py", "safetensors/torch.py", "huggingface_hub/serialization/_torch.py")
-PRETRAINED = "transformers/modeling_utils.py"
-"""Files that take the address of a storage as its name, and write nothing."""
 
 
-class Unchanged:
-    """What tensors held when they were kept, and the storages whose memory was given away.
-
-    An array that nobody holds any more reaches nothing. What another library owns cannot be resized, and neither can
-    what NumPy was given: the latter is known here.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, list[tuple[Any, Callable[[], Any]]]] = {}
-        self._seen: dict[str, tuple[torch.Tensor, Value, bool, torch.Tensor | None]] = {}
-
-    def left(self, storage: torch.UntypedStorage, found: Any, foreign: bool = False) -> None:
-        """Python has got the memory of a storage, as `found`: what it holds is kept whole from here on.
-
-        `foreign`: it was another library's before.
-        """
-        if storage._cdata not in self._held and foreign:
-            found = None
-        array = weakref.ref(found) if isinstance(found, numpy.ndarray) else lambda: True
-        self._held.setdefault(storage._cdata, []).append((weakly(storage), array))
-        for name, (tensor, value, whole, before) in list(self._seen.items()):
-            if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
-                self._seen[name] = (tensor, value, True, checksum(tensor))
-
-    def reach(self, tensor: torch.Tensor) -> bool:
-        """Whether somebody else can reach the memory of a tensor."""
-        storage = tensor.untyped_storage()
-        given = [(weak, array) for weak, array in self._held.get(storage._cdata, ()) if not weak.expired()]
-        if storage.device.type == "cpu" and (storage.is_shared() or (not given and not storage.resizable())):
-            return True
-        alive = [(weak, array) for weak, array in given if array() is not None]
-        self._held[storage._cdata] = alive or given[:1]
-        return bool(alive)
-
-    def keep(self, name: str, tensor: torch.Tensor, value: Value) -> None:
-        """Keep what a tensor holds."""
-        whole = self.reach(tensor)
-        self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
-
-    def changed(
-        self, kind: str, read: Callable[[torch.Tensor], Value | None]
-    ) -> Iterator[tuple[str, torch.UntypedStorage]]:
-        """The kept tensors of a kind that no operator wrote, and that hold something else; each is forgotten."""
-        for name in [name for name in self._seen if name.startswith(kind)]:
-            tensor, value, whole, before = self._seen.pop(name)
-            if read(tensor) is value and not same(before, checksum(tensor) if whole else fingerprint(tensor)):
-                yield name, tensor.untyped_storage()
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._seen.clear()
+class NoNumbers(RuntimeError):
+    """The function reads a number of a tensor; in a run without numbers there is none."""
 
 
 class OwnBackward:
@@ -165,19 +105,6 @@ class OwnBackward:
         return apply
 
 
-def saved() -> bool:
-    """Whether storages are named that go to a file: pickles and buffers give their numbers back to Python."""
-    near = itertools.islice(frames(), 9)
-    first, *callers = (one for one in near if not one.f_code.co_filename.endswith("torch/storage.py"))
-    files = (*SERIALIZERS[:2], PRETRAINED)
-    own = {one.f_code.co_name: one for one in callers if one.f_code.co_filename.endswith(files)}
-    named = "save" in own and isinstance(own["save"].f_locals.get("f"), str | os.PathLike)
-    to_files = zip(
-        SERIALIZERS, (named, not own.keys().isdisjoint({"save_file", "save_pretrained"}), True), strict=False
-    )
-    return any(known and first.f_code.co_filename.endswith(file) for file, known in to_files)
-
-
 def reads(engine: Engine, func: Any, spec: Spec, args: Any, kwargs: Any) -> None:
     """An operator gives Python numbers: as its result, by its shape, or in memory that Python can reach."""
     for tensor in read_by(func, args):
@@ -196,18 +123,6 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     if name in LISTS:
         return tensors_in([one for one in given if isinstance(one, list | tuple)])
     return [one for one in given[1:] if isinstance(one, torch.Tensor) and not one.is_floating_point()]
-
-
-def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
-    """At most SAMPLED elements of a tensor, as bits, at an odd distance; all of a tensor that has gaps."""
-    size = tensor.numel()
-    with torch.no_grad(), _disable_current_modes():
-        plain = tensor.detach()
-        odd = plain.is_complex() or plain.element_size() not in BITS or tensor.is_quantized
-        if odd or not dense(tuple(plain.shape), plain.stride()):
-            return checksum(tensor)
-        step = max(1, size // SAMPLED) | 1
-        return plain.as_strided((size,), (1,))[::step].clone().view(BITS[plain.element_size()])
 
 
 @contextmanager
@@ -425,17 +340,6 @@ def calls(engine: Engine) -> Iterator[None]:
     name = "_engine_run_backward"
     with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
         yield
-
-
-def states(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The tensors that an optimizer keeps from step to step."""
-    for held in optimizer.state.values():
-        yield from (one for one in held.values() if isinstance(one, torch.Tensor)) if isinstance(held, dict) else ()
-
-
-def inside(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of torch.func, which has no storage of its own."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def digest(tensor: torch.Tensor) -> str:

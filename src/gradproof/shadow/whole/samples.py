@@ -1,0 +1,370 @@
+"""The samples of a real run: which rows of data, along which axis, belong to which micro-batch.
+
+What no operator of a followed tensor made is data: it is met when it first enters a calculation with a parameter, and
+its rows are the samples. The rows of one fetch of a data loader, or of one forward pass, belong to one micro-batch.
+
+A run reads rows before a micro-batch takes them, as labels are that are counted for a whole window. Which micro-batch
+takes a row shows only then. Until then it is a sample of its own; once a micro-batch meets the same place of the same
+storage, it is that micro-batch's sample, in every term that was made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from gradproof.shadow.locations import Location, stated
+from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.record.checksums import plain
+from gradproof.shadow.whole.engine import Engine
+from gradproof.shadow.whole.interpreter import within
+from gradproof.shadow.whole.memory import Meetings, geometry_of, weakly
+from gradproof.shadow.whole.terms import Shape, Terms, exact
+from gradproof.shadow.whole.unseen import call_site, digest
+from gradproof.shadow.whole.values import Value
+
+MICRO = 1 << 20
+"""Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
+AHEAD = 1 << 30
+"""From this number on micro-batches are rows, one each, that no other has taken yet."""
+UNITS = 32
+"""A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+MOST = 512
+"""So many rows are followed one by one; a tensor of more is a table."""
+Place = tuple[int, int, int]
+"""A row: its storage, the distance of two rows in elements, and its number."""
+
+
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose failure ends the following, and not the user's script."""
+
+    @functools.wraps(method)
+    def call(self: Samples, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self._leave(stated(error))
+            return {}
+
+    return call
+
+
+class Samples(Engine):  # type: ignore[no-untyped-call]
+    """An engine that names the samples of a real run, and leaves the user's script alone where it fails.
+
+    `fetch`: the number of the present micro-batch; `begun`: a forward pass took it; `taking`: something was computed
+    with it; `ran`: a backward pass has ended since, or a data loader was read. `trained_on`: anything was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Terms(), MICRO, 0)
+        self.awake = self.closed = self.begun = self.ran = self.by_pass = False
+        self.trained_on = self.taking = False
+        self.fetch = 0
+        self.used: dict[int, Location] = {}
+        self.rows: dict[int, int | None] = {}
+        self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
+        self.turns: Counter[tuple[int, str]] = Counter()
+        self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
+        self.meetings = Meetings()
+        self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
+        self.training = True
+        self._last = (-1, 0)
+        self._ahead: dict[Place, tuple[Any, int]] = {}
+        self._since: list[tuple[torch.Tensor, str, list[Place]]] = []
+        self._before_training: dict[int, Any] = {}
+        self._taken, self._first_ahead = 0, 1 << 62
+
+    def _leave(self, why: str) -> None:
+        """Follow nothing more, and prove nothing."""
+        self.lose(why)
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is followed."""
+        self.closed = True
+        self.seen.clear()
+
+    def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+        """What is made of fetched data belongs to the same fetch."""
+        sources = [t for t in tensors if self._fetch_of(t) is not None]
+        for made in out if sources else ():
+            storage, (_, number, row) = made.untyped_storage(), self.fetched[sources[-1].untyped_storage()._cdata]
+            self.fetched.setdefault(storage._cdata, (weakly(storage), number, row))
+
+    def _fetch_of(self, tensor: torch.Tensor) -> int | None:
+        found = self.fetched.get(tensor.untyped_storage()._cdata)
+        return None if found is None or found[0].expired() else found[1]
+
+    def _data(self, tensor: torch.Tensor) -> Value:
+        """What is met now: a number, rows of samples, or a table."""
+        plain, number = self._number(tensor), self._fetch_of(tensor)
+        if plain is not None:
+            return plain
+        if number is None and self._reads_ahead(tensor):
+            return self._read_ahead(tensor)
+        made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
+        fetch = self.fetch if number is None else number
+        self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
+        return made
+
+    def _number(self, tensor: torch.Tensor) -> Value | None:
+        """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
+
+        What a data loader gave are data, whatever they hold.
+        """
+        single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
+        if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
+            return None
+        given = self._fetch_of(tensor) is not None
+        if tensor.dim() and given:
+            return None
+        with torch.no_grad(), _disable_current_modes():
+            first = tensor.detach().flatten()[0]
+            if not bool((tensor.detach() == first).all()):
+                return None
+            plain = exact(float(first))
+        if plain is not None and (tensor.is_floating_point() or given):
+            self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
+        if plain is not None and self._made_before(tensor):
+            self.facts.reads.append((self.location(), "of data"))
+        return None if plain is None else self.laws.ones(plain)
+
+    def opened(self) -> int:
+        """The present micro-batch; another one where a backward pass has ended since the last.
+
+        Data that were met before are met anew: the same rows in another micro-batch are samples of that one.
+        """
+        if self.ran:
+            self.fetch, self.begun, self.ran, self.taking = self.fetch + 1, False, False, False
+            for number, held in self.memory.held.items():
+                if held.data and number not in self.fetched:
+                    held.views.clear()
+        return self.fetch
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
+        """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
+
+        Labels that were flattened have several rows a sample.
+        """
+        shape, given = tuple(tensor.shape), self._fetch_of(tensor)
+        number = self.opened() if given is None else given
+        if given is None:
+            self._meets(shape)
+        if number not in self.rows:
+            self.rows[number] = shape[0] if shape else None
+        if given is None:
+            self._begins(number)
+        rows = self.rows[number]
+        axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
+        labels = len(shape) == 1 and not tensor.is_floating_point()
+        if axis is None and rows and labels and shape[0] % rows == 0:
+            axis = 0
+        whole = given is not None and axis is not None
+        row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]
+        if shape and shape[0] != rows and shape[1:] == row:
+            axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
+        if axis is None and rows is not None:
+            return self.leaf("constant", (digest(tensor),), shape)
+        gradients, slot = torch.is_grad_enabled(), self.site()
+        count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
+        size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+        first = self.turns[number, slot]
+        self.turns[number, slot] += 1 if whole else count
+        if whole:
+            slot, first = f"{slot} {first}", 0
+        self.by_pass |= number not in self.marked
+        owners = range(number * MICRO + first, number * MICRO + first + count)
+        if axis == 0:
+            self._met(tensor, owners)
+        for owner in owners if gradients else ():
+            self.used.setdefault(owner, self.location())
+        names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
+        return self.data(names, owners[0], size, axis)
+
+    def site(self) -> str:
+        """Where data are met: the line, which call of it, and which of the operator's data they are."""
+        same = self._last[0] == self.facts.operators
+        self._last = (self.facts.operators, self._last[1] + 1 if same else 0)
+        return f"{call_site()} {self._last[1]}"
+
+    @guarded
+    def forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A forward pass begins: its first tensor of data gives the number of rows of the micro-batch."""
+        if not self.awake:
+            self.awake = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        if not self.awake or self.closed:
+            return
+        if torch.is_grad_enabled():
+            self.opened()
+        weighs = next(module.parameters(), None) is not None
+        self.training = module.training if weighs else self.training
+        given = [t for t in tensors_in((args, kwargs)) if plain(t)]
+        if given:
+            self._meets(tuple(given[0].shape))
+        first = next((t for t in given if t.dim() and (self._just_read(t) or not self.knows(t))), None)
+        if first is None:
+            return
+        number = self._fetch_of(first)
+        if number is None:
+            number = self.opened()
+            if self.begun and (weighs or not any(t.requires_grad for t in given)):  # else a loss, and its labels
+                self.fetch += 1
+                number = self.fetch
+        self.begun = True
+        single = first.is_floating_point() and first.dim() == 1
+        self.marked.add(number)
+        self.modes[number] = self.training or self.modes.get(number, False)
+        self.rows.setdefault(number, None if single else first.shape[0])
+        self.trained_on = self.taking = True
+        self._begins(number)
+        self.facts.operators += 1
+        for tensor in given:
+            self.value(tensor)
+
+    @guarded
+    def took(self, batch: Any) -> None:
+        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
+        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
+            self.facts.reads.append((self.location(), "a data loader"))
+        tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
+        if not tensors or self.closed:
+            return
+        if not self.trained_on and any(map(self.knows, tensors)):
+            self._begin_anew()
+        self.ran = True
+        number = self.opened()
+        self.marked.add(number)
+        if torch.is_grad_enabled():
+            self.given.add(number)
+        self.rows[number] = tensors[0].shape[0]
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self.fetched[storage._cdata] = (weakly(storage), number, tuple(tensor.shape[1:]))
+
+    # Rows that are read ahead
+
+    def _reads_ahead(self, tensor: torch.Tensor) -> bool:
+        """Whether integers are met before the forward pass of a micro-batch: it may be that of another one."""
+        self.opened()
+        return not (self.taking or tensor.is_floating_point() or not tensor.dim() or not tensor.numel())
+
+    def _read_ahead(self, tensor: torch.Tensor) -> Value:
+        """A line reads a tensor of integers: each row of it is a sample."""
+        if tensor.shape[0] > MOST:
+            return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
+        storage, by, site = tensor.untyped_storage(), max(tensor.stride(0), 1), self.site()
+        places = [(storage._cdata, by, tensor.storage_offset() // by + row) for row in range(tensor.shape[0])]
+        self._since.append((tensor, site, places))
+        self._first_ahead = min(self._first_ahead, len(self.terms))
+        leaves = []
+        for place in places:
+            weak, owner = self._ahead.get(place, (None, 0))
+            if weak is None or weak.expired():
+                self._taken, owner = self._taken + 1, (AHEAD + self._taken) * MICRO
+                self._ahead[place] = weakly(storage), owner
+            name = (site, False, str(tensor.dtype), owner, within(tensor))
+            leaves.append(self.terms.of(self.terms.make("data", name, (), (1, *tensor.shape[1:]), owner)))
+        return Value(tuple(leaves), 0, 1)
+
+    def _table_rows(self) -> int:
+        """How many rows were met before anything trains: none of a data loader, and none that were read ahead."""
+        return 0 if self.trained_on or self.fetch in self.marked else self.rows.get(self.fetch) or 0
+
+    def moved(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Before anything trains, what was met is taken apart: a part of it may be a micro-batch."""
+        most = max([self._table_rows(), *(len(places) for _, _, places in self._since)])
+        if any(t.dim() and 0 < t.shape[0] < most for t in tensors):
+            self._begin_anew()
+
+    def _meets(self, shape: Shape) -> None:
+        """A tensor of fewer rows than those before it: they were no micro-batch, and what was met is met anew."""
+        if shape and shape[0] < self._table_rows():
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Before anything trains, what was met was no micro-batch if a part of it, or of what it became, is one.
+
+        What was made of it is data, as it would be if it had been made before the optimizer.
+        """
+        for number, held in self.memory.held.items():
+            terms = [term for region in held.regions for part in region.value.parts for term in part]
+            if not held.data and not held.weak.expired() and self.terms.samples(terms):
+                self._before_training[number] = held.weak
+        self.memory.held.clear()
+        self.rows.pop(self.fetch, None)
+        self.turns.clear()
+        self.used.clear()
+        self.meetings = Meetings()
+        self._ahead.clear()
+        self._since.clear()
+
+    def _made_before(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made of data before anything trained."""
+        weak = self._before_training.get(tensor.untyped_storage()._cdata)
+        return weak is not None and not weak.expired()
+
+    def _just_read(self, tensor: torch.Tensor) -> bool:
+        """Whether this part of a storage was read since the last micro-batch began."""
+        return any(is_part(tensor, other) for other, _, _ in self._since)
+
+    def _begins(self, number: int) -> None:
+        """A micro-batch begins. What was read since the last is its own, or is met anew by the one that takes it.
+
+        It is its own where each line read as many rows as the micro-batch has.
+        """
+        since, self._since = self._since, []
+        rows, by_site = self.rows.get(number) or 0, dict[str, dict[Place, int]]()
+        for _, site, places in since:
+            own = by_site.setdefault(site, {})
+            for place in places:
+                own.setdefault(place, len(own))
+        if not rows or any(len(own) != rows for own in by_site.values()):
+            for tensor, _, _ in since:
+                self.memory.of(tensor).views.clear()
+            return
+        first, each = number * MICRO, rows // blocks(rows)
+        self._are({place: first + at // each for own in by_site.values() for place, at in own.items()})
+        for tensor, _, _ in since:
+            value = self.memory.read(tensor)
+            if value is not None:
+                steps, line = len(self.facts.updates), self.location()
+                self.meetings.data(tensor, value, steps, number, line)
+
+    def _met(self, tensor: torch.Tensor, owners: range) -> None:
+        """A micro-batch takes a tensor: the rows of it that were read ahead are its samples."""
+        storage, by, size = tensor.untyped_storage()._cdata, tensor.stride(0), tensor.shape[0] // len(owners)
+        first, found = tensor.storage_offset() // by * by if by else 0, dict[Place, int]()
+        for place in self._ahead if by else ():
+            row = (place[1] * place[2] - first) // by
+            if place[0] == storage and 0 <= row < tensor.shape[0]:
+                found[place] = owners[row // size]
+        self._are(found)
+
+    def _are(self, found: dict[Place, int]) -> None:
+        """These rows are these samples. Rows that share a sample already have it."""
+        new = {self._ahead.pop(place)[1]: owner for place, owner in found.items() if place in self._ahead}
+        owners = self.terms.owners
+        for term in range(self._first_ahead, len(owners)) if new else ():
+            owners[term] = new.get(owners[term], owners[term])
+
+
+def is_part(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of one storage."""
+    same = tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return same and geometry_of(tensor) == geometry_of(other)
+
+
+def blocks(rows: int) -> int:
+    """In how many blocks the rows of a micro-batch are followed."""
+    if rows <= UNITS:
+        return max(rows, 1)
+    return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
