@@ -93,7 +93,7 @@ def command(
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.claims import judged
-    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published, watching
+    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published
     from gradproof.cli.progress import listening
 
     wanted = asked(formats, json_)
@@ -102,7 +102,6 @@ def command(
             found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
             help = "leave --format and --shard out; reports/ has the files"
             raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
-        watching(options)
         return watched(options)
     session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard)
