@@ -22,7 +22,7 @@ import click
 from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
-from gradproof.core.outcome import EXIT_MEANING, Exit
+from gradproof.core.outcome import EXIT_MEANING, Exit, worst
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
@@ -384,6 +384,11 @@ def published(
     console = Console(stderr=verbose or not text)
     summary.render(reports, console, before, page, None if verbose else summary.LINES)
     return reports
+
+
+def code_of(reports: Sequence[Report]) -> int:
+    """The worst of their exit codes."""
+    return worst(Exit(report["verdict"]["exit"]) for report in reports)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
