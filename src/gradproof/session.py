@@ -122,11 +122,12 @@ class Session:
     def _compared_with_others(self) -> None:
         """A baseline is no report of this workspace, which would be compared with itself."""
         names = {"", *self._beside(), *(c.id for c in self.contracts)}
-        own = [place for n in sorted(names) if is_file(place := self.workspace.reports / n / "report.json")]
+        own = {os.path.realpath(self.workspace.reports / n / "report.json") for n in names}
+        files = [place for place in own if os.path.isfile(place)]
         for baseline in self.options.baselines:
-            inner = sorted(baseline.glob("*/report.json")) if os.path.isdir(baseline) else []
-            for place in filter(is_file, (baseline, baseline / "report.json", *inner)):
-                if any(os.path.samefile(place, report) for report in own):
+            for place in reports_of(baseline):
+                linked = is_file(place) and any(os.path.samefile(place, report) for report in files)
+                if linked or os.path.realpath(place) in own:
                     found, expected = "the workspace's own report as its baseline", "the reports of an earlier release"
                     raise GradproofError("GP487", found, expected, "copy the reports of a release, and name the copy",
                                          str(baseline))  # fmt: skip
@@ -340,6 +341,12 @@ def baselines_of(options: Options, root: Path) -> tuple[Path, ...]:
         return () if options.baseline is None else (options.baseline,)
 
 
+def reports_of(baseline: Path) -> list[Path]:
+    """Where a report of a baseline may lie: at its name, in that folder, and in folders of that one."""
+    inner = sorted(baseline.glob("*/report.json")) if os.path.isdir(baseline) else []
+    return [] if "\0" in str(baseline) else [baseline, baseline / "report.json", *inner]
+
+
 def _completed(options: Options, settings: Settings) -> Options:
     """The options with what the file says where neither the command line nor the environment does.
 
@@ -417,11 +424,9 @@ def _reports_at(baseline: Path) -> list[Path]:
 
     Raises GradproofError GP481 for a contract, a workspace or evidence: they say what is asked, or less.
     """
-    folder = os.path.isdir(baseline)
-    places = [baseline / "report.json", *sorted(baseline.glob("*/report.json"))] if folder else [baseline]
-    workspace = folder and any(baseline.glob("proofs/*/contract.yaml"))
-    held = [place for place in places if os.path.isfile(place)]
-    if all(place.suffix == ".json" for place in places) and held and not workspace:
+    held = [place for place in reports_of(baseline) if os.path.isfile(place)]
+    workspace = os.path.isdir(baseline) and any(baseline.glob("proofs/*/contract.yaml"))
+    if all(place.suffix == ".json" for place in held) and held and not workspace:
         return held
     expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
     raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")

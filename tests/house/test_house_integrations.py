@@ -135,7 +135,7 @@ def test_what_runs_in_a_users_repository_does_not_search_it_for_modules() -> Non
     started = {s.name: re.findall(r'.*"-m", "gradproof\b.*', s.text) for s in sources(PRODUCT)}
     assert {name: [line for line in lines if unsafe(line)] for name, lines in started.items() if lines} == {
         f"src/gradproof/{name}.py": []
-        for name in ("extras/attest/statement", "rounding/solvers", "extras/selftest", "shadow/process/check")
+        for name in ("extras/attest/verify", "rounding/solvers", "extras/selftest", "shadow/process/check")
     }
     assert len(unsafe('python -m gradproof gate\npython -P -m pip\n[sys.executable, "-m", "gradproof", "x"]')) == 2
 

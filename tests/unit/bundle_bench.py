@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core.check import digest_of
-from gradproof.evidence.store import parse
-from gradproof.extras.attest import statement as derived, verify as check
+from gradproof.extras.attest import verify as derived
 from gradproof.extras.attest.manifest import MANIFEST, entries, open_manifest
-from gradproof.extras.attest.statement import FILES, claimed, files_of, files_text, opened
+from gradproof.extras.attest.verify import FILES, claimed, files_text, opened
 
 EPOCH = "1700000000"
 Json = Any
@@ -67,20 +66,15 @@ def reword(place: Path, edit: Callable[[Json], object], rename: bool = True) -> 
 
 def forge(root: Path) -> None:
     """Make everything that follows from the evidence anew, and the manifest: only a repeated run can tell."""
-    manifest = open_manifest(root)
-    left_out = {row.check: row.reason for row in manifest.left_out}
-    installed = parse((root / "distributions.json").read_text(encoding="utf-8"))
-    names, profile = manifest.contracts, manifest.profile
-    files = files_of((root / FILES).read_text(encoding="utf-8"))
-    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at, packaged=manifest.packaged)
-    files = claimed(carried.statuses)
+    files = claimed(opened(root, open_manifest(root)).statuses)
     (root / FILES).write_text(files_text(files), encoding="utf-8")
     sources = hashlib.sha256((root / FILES).read_bytes()).hexdigest()
     change_manifest(root, lambda m: m.update(sources=sources))
-    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at, packaged=manifest.packaged)
-    made = derived.reports(carried, manifest.made_at, manifest.gradproof)
+    manifest = open_manifest(root)
+    carried = opened(root, manifest)
+    made = derived.reports(carried, manifest)
     shutil.rmtree(root / "replay")
-    for name, text in derived.documents(carried, made, manifest.wheel, sources).items():
+    for name, text in derived.documents(carried, made, manifest).items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
     for name, report in made.items():
@@ -90,4 +84,4 @@ def forge(root: Path) -> None:
 
 def codes(root: Path) -> list[str]:
     """Codes of the problems of a bundle, each once."""
-    return list(dict.fromkeys(p.code for p in check.verify(root).problems))
+    return list(dict.fromkeys(p.code for p in derived.verify(root).problems))

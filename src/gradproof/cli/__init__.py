@@ -39,8 +39,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
     },
     "A workspace": {
         "verify": ("verify", "Plan, run, report and gate: the whole length."),
-        "gate": ("report:gate", "Judge the stored evidence. Runs and writes nothing."),
-        "report": ("report", "Render the report again from the stored evidence."),
+        "gate": ("verify:gate", "Judge the stored evidence. Runs and writes nothing."),
+        "report": ("verify:report", "Render the report again from the stored evidence."),
     },
     "Parts of a workspace": {
         "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
@@ -53,7 +53,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
     },
     "Other runs, versions and machines": {
         "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
-        "diff": ("diff", "Say what changed between two contracts or two sets of reports."),
+        "diff": ("merge:diff", "Say what changed between two contracts or two sets of reports."),
         "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
         "verify-bundle": ("attest:verify_bundle", "Judge such a folder, offline."),
     },

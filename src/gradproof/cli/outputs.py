@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ import click
 from gradproof.cli.options import json_option, together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
-from gradproof.core.outcome import EXIT_MEANING, Exit
+from gradproof.core.outcome import EXIT_MEANING, Exit, worst
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
@@ -241,8 +241,7 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     for path in paths:
         allowed(path, "--format")
     if workspace is not None:
-        own = _reports_of(workspace, names) if reports else []
-        _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)
+        _not_the_baseline(paths, options, workspace)
     for path in (Path(p) for o in outputs if o.path and o.name != "github" for p in _each(o.path, names)):
         cleared(path)
     try:
@@ -266,35 +265,14 @@ def _each(path: str, names: Sequence[str]) -> list[str]:
     return [path.replace(ONE_EACH, name) for name in names] if ONE_EACH in path else [path]
 
 
-def watching(options: Options) -> None:
-    """Before a watch, which writes reports. Raises GradproofError GP433 where it would write over the baseline."""
-    from gradproof.session import workspace_of
+def _not_the_baseline(paths: Sequence[Path], options: Options, workspace: Workspace) -> None:
+    """Raises GradproofError GP433 for an output that would be written where a report of a baseline lies."""
+    from gradproof.session import baselines_of, reports_of
 
-    workspace = workspace_of(options)
-    if workspace is not None:
-        _not_the_baseline(_reports_of(workspace, _named(workspace, options)), options, workspace)
-
-
-def _reports_of(workspace: Workspace, names: Iterable[str]) -> list[tuple[str, Path]]:
-    """Where a run writes its reports, and who writes there."""
-    return [("a run", place / "report.json") for place in (workspace.reports, *(workspace.reports / n for n in names))]
-
-
-def _not_the_baseline(places: Sequence[tuple[str, Path]], options: Options, workspace: Workspace) -> None:
-    """Raises GradproofError GP433 for what would be written where a report lies that nothing may be weaker than."""
-    if not places:
-        return
-    from gradproof.session import baselines_of
-
-    real: set[str] = set()
-    for baseline in (p for p in baselines_of(options, workspace.root) if "\0" not in str(p)):
-        inner = baseline.glob("*/report.json") if os.path.isdir(baseline) else ()
-        real |= {os.path.realpath(p) for p in (baseline, baseline / "report.json", *inner)}
-    for who, path in places:
-        if os.path.realpath(path) in real:
-            found, wanted = f"{who} would write over the baseline", "a file that is no part of what is judged"
-            help = "name another file, or keep the reports of a release in a folder of their own"
-            raise GradproofError("GP433", found, wanted, help, str(path))
+    real = {os.path.realpath(p) for b in baselines_of(options, workspace.root) if paths for p in reports_of(b)}
+    for path in (p for p in paths if os.path.realpath(p) in real):
+        found, wanted = "--format would write over the baseline", "a file that is no part of what is judged"
+        raise GradproofError("GP433", found, wanted, "name another file", str(path))
 
 
 def _named(workspace: Workspace, options: Options) -> list[str]:
@@ -406,6 +384,11 @@ def published(
     console = Console(stderr=verbose or not text)
     summary.render(reports, console, before, page, None if verbose else summary.LINES)
     return reports
+
+
+def code_of(reports: Sequence[Report]) -> int:
+    """The worst of their exit codes."""
+    return worst(Exit(report["verdict"]["exit"]) for report in reports)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

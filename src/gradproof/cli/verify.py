@@ -1,4 +1,4 @@
-"""`gradproof verify`: plan, run, report and gate."""
+"""`gradproof verify`: plan, run, report and gate. `report` and `gate` judge the stored evidence again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING
 import click
 
 from gradproof.cli import INTERRUPTED
-from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, verbose_option, with_options
-from gradproof.cli.outputs import formats as output_formats
+from gradproof.cli.options import (
+    baseline,
+    place,
+    running,
+    selecting,
+    sharded,
+    sharding,
+    together,
+    verbose_option,
+    with_options,
+)  # fmt: skip
+from gradproof.cli.outputs import code_of, formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, worst
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.workspace import FOLDERS
 from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
@@ -93,7 +103,7 @@ def command(
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.claims import judged
-    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published, watching
+    from gradproof.cli.outputs import WARNINGS, Output, Outputs, asked, begun, earlier, problems, published
     from gradproof.cli.progress import listening
 
     wanted = asked(formats, json_)
@@ -102,7 +112,6 @@ def command(
             found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
             help = "leave --format and --shard out; reports/ has the files"
             raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
-        watching(options)
         return watched(options)
     session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard)
@@ -119,7 +128,7 @@ def command(
         text = outputs.table and not quiet
         made = published(session, run, judged(session, ledger, run.statuses), before, text, verbose)
         outputs.finish(made)
-    return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
+    return INTERRUPTED if run.interrupted else code_of(made)
 
 
 def claimed(session: Session) -> ClaimLedger | None:
@@ -219,4 +228,55 @@ class Watcher:
             click.echo(line)
         changed = f"{len(lines)} changed" if lines else "nothing changed"
         click.echo(f"{len(run.ran)} run; {changed}; ctrl-C ends", err=True)
-        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
+        return INTERRUPTED if run.interrupted else code_of(reports)
+
+
+# -- `gradproof report` and `gradproof gate`: the stored evidence, rendered again, and its verdict.
+
+
+judging = together(place, baseline, output_formats, verbose_option, with_options)
+
+
+@click.command("report")
+@judging
+def report(options: Options, formats: tuple[str, ...], json_: bool, verbose: bool) -> int:
+    """Judge the stored evidence, write the report files, and print one format. Runs nothing.
+
+    json, md and html files are written in every case.
+    """
+    from gradproof.cli.claims import judged, ledger_of, write
+    from gradproof.cli.outputs import Outputs, asked, begun, earlier, published
+
+    wanted = asked(formats, json_)
+    session = begun(options, wanted, reports=True)
+    run = session.stored()
+    claims = judged(session, ledger_of(session), run.statuses)
+    if claims is not None:  # `gradproof claims` has its exit code
+        write(claims, session.workspace.reports)
+    with Outputs(wanted, session.workspace.warning) as outputs:
+        made = published(session, run, claims, earlier(session), outputs.table, verbose)
+        outputs.finish(made)
+    return code_of(made)
+
+
+@click.command("gate")
+@judging
+def gate(options: Options, formats: tuple[str, ...], json_: bool, verbose: bool) -> int:
+    """Judge the stored evidence against the contract as it stands. Runs nothing, writes what --format names.
+
+    With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
+    """
+    from rich.console import Console
+
+    from gradproof.cli.outputs import Outputs, asked, begun, earlier
+    from gradproof.report.formats import summary
+
+    wanted = asked(formats, json_)
+    session = begun(options, wanted)
+    run = session.stored()
+    reports = session.reports(run)
+    with Outputs(wanted, session.workspace.warning) as outputs:
+        if outputs.table:
+            summary.render(reports, Console(), earlier(session), most=None if verbose else summary.LINES)
+        outputs.finish(reports)
+    return code_of(reports)

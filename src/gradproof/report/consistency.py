@@ -11,48 +11,68 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from types import GenericAlias
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
+
+from gradproof.contract.schema import ExpectName, LayerName
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import DECISION, EXIT_CODE, REPORT_SCHEMA, Effect, Exit, Expect, Layer, Outcome
+from gradproof.core.outcome import DECISION, EXIT_CODE, REPORT_SCHEMA, Effect, Exit, Expect, Outcome
+from gradproof.core.schemas.base import Count
 from gradproof.report.studies import ABSENT, FRESH, HOLDS, REJECTED, STALE, kernels_of
 
 Report = Mapping[str, Any]
 STANDINGS = (FRESH, STALE, REJECTED, ABSENT)
-RUN_STATES = ("complete", "partial", "running")
 
-SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    "": {
-        "schema": str,
-        "run_state": str,
-        "generated_at": str,
-        "gradproof": str,
-        "profile": str,
-        "contract": dict,
-        "verdict": dict,
-        "gate": (dict, type(None)),
-        "obligations": list,
-        "checks": list,
-        "mutants": list,
-        "measurements": list,
-        "rounding": dict,
-        "kernels": dict,
-        "studies": list,
-        "totals": dict,
-        "environment": dict,
-        "seconds": (int, float),
-    },
-    "verdict": {"exit": str, "code": int, "met": bool, "reasons": list},
-    "contract": {"id": str, "version": str, "warnings": list},
-    "obligations": {"id": str, "property": str, "effect": str, "cells": dict},
-    "checks": {"id": str, "layer": str, "expect": str, "outcome": str, "effect": str, "reason": str},
-    "mutants": {"name": str, "killed_by": list, "survived": list},
-    "measurements": {"column": str, "device": str, "dtype": str, "net": str, "n": int, "measured": (int, float)},
-    "rounding": {"status": str, "reason": str, "document": (dict, type(None))},
-    "kernels": {"documents": list, "relies": list},
-    "studies": {"name": str, "status": str, "reason": str},
-    "totals": {"checks": int, "discharged": int, "broken": int, "open": int},
-}
+
+def _size(error: float) -> float:
+    """A measured error. Raises ValueError for a negative one; a NaN is above every bound."""
+    if error < 0:
+        raise ValueError("an error is not negative")
+    return error
+
+
+Size = Annotated[float, AfterValidator(_size)]
+OutcomeName, EffectName = Annotated[Outcome, Field(strict=False)], Annotated[Effect, Field(strict=False)]
+
+
+def _row(title: str, /, **keys: Any) -> Any:
+    """A mapping that has at least these keys. Nothing is coerced."""
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in keys.items()}
+    return create_model(title, __config__=ConfigDict(strict=True, defer_build=True), **fields)
+
+
+def _rows(title: str, /, **keys: Any) -> Any:
+    """A list of such mappings."""
+    return GenericAlias(list, (_row(title, **keys),))
+
+
+Cell = _row("Cell", effect=EffectName | None, required=bool, checks=list[str])
+SHAPE: Any = _row(
+    "Report",
+    document=Annotated[Literal["gradproof-report/2"], Field(alias="schema")],
+    run_state=Literal["complete", "partial", "running"],
+    generated_at=str,
+    gradproof=str,
+    profile=str,
+    contract=_row("Contract", id=str, version=str, warnings=list),
+    verdict=_row("Verdict", exit=str, code=int, met=bool, reasons=list),
+    gate=dict | None,
+    obligations=_rows("Obligation", id=str, property=str, effect=str, cells=GenericAlias(dict, (LayerName, Cell))),
+    checks=_rows(
+        "Check", id=str, layer=LayerName, expect=ExpectName, outcome=OutcomeName, effect=EffectName, reason=str
+    ),
+    mutants=_rows("Mutant", name=str, killed_by=list, survived=list),
+    measurements=_rows("Measured", column=str, device=str, dtype=str, net=str, n=Count, measured=Size),
+    rounding=_row("Rounding", status=str, reason=str, document=dict | None),
+    kernels=_row("Kernels", documents=list, relies=list),
+    studies=_rows("Study", name=str, status=str, reason=str),
+    totals=_row("Totals", checks=int, discharged=int, broken=int, open=int),
+    environment=dict,
+    seconds=float,
+)
+"""The keys of a report in their order, and what stands under them."""
 
 
 def require(report: Report) -> None:
@@ -60,7 +80,7 @@ def require(report: Report) -> None:
     if report.get("schema") != REPORT_SCHEMA and str(report.get("schema")).startswith(REPORT_SCHEMA[:-1]):
         wrong = [f"schema {report['schema']!r}, which another version of gradproof wrote: run gradproof verify"]
     else:
-        wrong = list(_shape(report))
+        wrong = _shape(report)
     if wrong:
         raise _refusal("REPORT-SHAPE", wrong, f"a report of schema {REPORT_SCHEMA}")
     wrong = [*_checks(report), *_cells(report), *_obligations(report), *_verdict(report), *_studies(report)]
@@ -82,7 +102,8 @@ def as_json(report: Report) -> str:
     except (TypeError, ValueError) as error:
         help = "record such a number as null, with a note"
         raise GradproofError("REPORT-NUMBER", str(error), "finite numbers and plain JSON values", help) from error
-    return json.dumps({key: plain.pop(key) for key in SHAPE[""]} | plain, indent=1, ensure_ascii=False) + "\n"
+    keys = [field.alias or name for name, field in SHAPE.model_fields.items()]
+    return json.dumps({key: plain.pop(key) for key in keys} | plain, indent=1, ensure_ascii=False) + "\n"
 
 
 def effect_of(check: Mapping[str, Any]) -> Effect:
@@ -116,51 +137,13 @@ def _refusal(code: str, wrong: list[str], expected: str) -> GradproofError:
     return GradproofError(code, shown, expected, "make the report again from its evidence: gradproof report")
 
 
-def _shape(report: Report) -> Iterator[str]:
-    for section, keys in SHAPE.items():
-        if section and not isinstance(report.get(section), dict | list):
-            continue  # the top level has already said so
-        value: Any = report if section == "" else report[section]
-        for place, item in enumerate(value) if isinstance(value, list) else [(-1, value)]:
-            where = f"{section or 'report'}{f'[{place}]' if place >= 0 else ''}"
-            if not isinstance(item, Mapping):
-                yield f"{where} is no mapping"
-                continue
-            for key, kind in keys.items():
-                if key not in item:
-                    yield f"{where}.{key} is missing"
-                elif not isinstance(item[key], kind) or (isinstance(item[key], bool) and kind is not bool):
-                    yield f"{where}.{key} has the wrong type"
-    yield from _words(report)
-
-
-def _words(report: Report) -> Iterator[str]:
-    if report.get("schema") != REPORT_SCHEMA:
-        yield f"schema {report.get('schema')!r} is not {REPORT_SCHEMA}"
-    if report.get("run_state") not in RUN_STATES:
-        yield f"run_state {report.get('run_state')!r} is none of {', '.join(RUN_STATES)}"
-    for row in report.get("measurements") or []:
-        if isinstance(row, Mapping) and (row.get("n", 1) < 1 or row.get("measured", 0) < 0):
-            yield f"measurement {row.get('net')} has N {row.get('n')} and error {row.get('measured')}"
-    checks = [c for c in report.get("checks") or [] if isinstance(c, Mapping)]
-    for key, words in (("outcome", Outcome), ("expect", Expect), ("effect", Effect), ("layer", Layer)):
-        for check in checks:
-            if check.get(key) not in list(words):
-                yield f"check {check.get('id')}: {key} {check.get(key)!r} is unknown"
-    for ob in report.get("obligations") or []:
-        if isinstance(ob, Mapping) and isinstance(ob.get("cells"), Mapping):
-            yield from _cell_shape(ob)
-
-
-def _cell_shape(ob: Mapping[str, Any]) -> Iterator[str]:
-    for layer, cell in ob["cells"].items():
-        where = f"cell {ob.get('id')} x {layer}"
-        if layer not in list(Layer):
-            yield f"{where}: layer is unknown"
-        if not isinstance(cell, Mapping) or {"effect", "required", "checks"} - set(cell):
-            yield f"{where} lacks effect, required or checks"
-        elif cell["effect"] not in (*Effect, None):
-            yield f"{where}: effect {cell['effect']!r} is unknown"
+def _shape(report: Report) -> list[str]:
+    try:
+        SHAPE.model_validate(report)
+    except ValidationError as error:
+        rows = error.errors(include_url=False, include_input=False)
+        return [f"{'.'.join(map(str, row['loc'])) or 'report'}: {row['msg']}" for row in rows]
+    return []
 
 
 def _checks(report: Report) -> Iterator[str]:

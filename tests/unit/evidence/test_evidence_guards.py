@@ -20,7 +20,7 @@ from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import ANSWERS, EvidenceStatus, plain, record
 from gradproof.evidence.store import Store, _misdated, read
-from gradproof.extras.attest.statement import CarriedStore, claimed, clock, files_of, files_text
+from gradproof.extras.attest.verify import CarriedStore, claimed, clock, files_of, files_text
 
 NONE, DIGEST, OTHER = "", "a" * 64, "b" * 64
 

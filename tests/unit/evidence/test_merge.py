@@ -16,7 +16,7 @@ from gradproof.core import files
 from gradproof.core.check import Check, Finding, digest_of
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.evidence import merge
+from gradproof.evidence import store as merge
 from gradproof.evidence.record import now, record
 from gradproof.evidence.store import Store, safe
 from gradproof.execution.local import Worker

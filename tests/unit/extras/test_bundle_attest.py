@@ -26,7 +26,7 @@ from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.store import Store
 from gradproof.execution.pool import Pool
 from gradproof.execution.queries import parse
-from gradproof.extras.attest import manifest as inventory, statement as derived, write, write as asking
+from gradproof.extras.attest import manifest as inventory, verify as derived, write, write as asking
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem
 from gradproof.extras.attest.verify import verify
 from gradproof.extras.attest.write import MadeBundle, Wanted, attest
@@ -179,7 +179,7 @@ def test_the_statement_knows_passed_and_failed_and_nothing_between(verified: Wor
 def test_a_waived_check_is_warned() -> None:
     from report_sample import green
 
-    from gradproof.extras.attest.statement import sorted_rows, statement
+    from gradproof.extras.attest.verify import sorted_rows, statement
 
     def result(report: Mapping[str, Any]) -> str:
         said: str = statement(report, None, "0" * 64, [])["predicate"]["result"]

@@ -21,8 +21,7 @@ from gradproof.core.schemas.evidence import Evidence
 from gradproof.execution.queries import HEAD, Query, script
 from gradproof.extras.attest import manifest as listing, verify as check, write
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, ManifestEntry
-from gradproof.extras.attest.statement import Carried
-from gradproof.extras.attest.verify import verify
+from gradproof.extras.attest.verify import Carried, verify
 
 NO_DIGEST = "0" * 64
 
@@ -235,7 +234,7 @@ def test_evidence_of_which_no_report_can_be_made_is_a_problem(
     def fail(*args: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(check.statement, "documents", fail)
+    monkeypatch.setattr(check, "documents", fail)
     judged = verify(bundle)
     assert [(p.code, p.path) for p in judged.problems] == [("GP449", "reports")]
     assert not judged.reports

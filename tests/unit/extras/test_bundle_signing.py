@@ -342,11 +342,9 @@ def test_a_bundle_without_a_signature_says_so(
 def test_an_answer_that_is_not_green_is_signed_as_failed(tmp_path: Path) -> None:
     from gradproof.extras.attest.manifest import of_manifest
 
-    texts = {
-        name: (f"{name}.json", json.dumps({"predicate": {"result": name.upper()}})) for name in ("passed", "warned")
-    }
+    texts = {name: json.dumps({"predicate": {"result": name.upper()}}) for name in ("passed", "warned")}
     assert of_manifest("0", texts)["predicate"]["result"] == "WARNED"
-    texts |= {"failed": ("failed.json", json.dumps({"predicate": {"result": "FAILED"}}))}
+    texts |= {"failed": json.dumps({"predicate": {"result": "FAILED"}})}
     stated = of_manifest("0", texts)["predicate"]
     assert (stated["result"], stated["passedTests"], stated["failedTests"]) == ("FAILED", ["passed"], ["failed"])
     assert of_manifest("0", {})["predicate"]["result"] == "FAILED"

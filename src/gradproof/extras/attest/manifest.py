@@ -270,15 +270,15 @@ def stated(
     }
 
 
-def of_manifest(digest: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def of_manifest(digest: str, statements: Mapping[str, str]) -> dict[str, Any]:
     """The statement about a whole bundle. Its subject is the manifest, by `digest` (sha256 in hex).
 
-    `statements`: of each contract, by its id, the place in the bundle and the text. The tests are the contracts.
+    `statements`: the text of each contract's, by its id. The tests are the contracts.
     """
-    results = {name: json.loads(text)["predicate"]["result"] for name, (_, text) in statements.items()}
+    results = {name: json.loads(text)["predicate"]["result"] for name, text in statements.items()}
     named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
     result = next((word for word in RESULTS if named[word]), "FAILED")
-    texts = [described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in statements.values()]
+    texts = [described(statement_path(n), hashlib.sha256(text.encode()).hexdigest()) for n, text in statements.items()]
     return stated(described(MANIFEST, digest), result, texts, named["PASSED"], named["WARNED"], named["FAILED"])
 
 

@@ -11,16 +11,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
 from gradproof.evidence.store import parse
-from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, dumped, of_manifest, statement_path
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, ManifestEntry, dumped, of_manifest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -45,20 +44,15 @@ class EnvelopeShape(DocumentModel):
     """A DSSE envelope as JSON. Other keys are refused, which DSSE would let pass: nothing in a bundle is unjudged."""
 
     payload: str
-    payload_type: Annotated[str, Field(alias="payloadType")]
+    payload_type: Annotated[Literal["application/vnd.in-toto+json"], Field(alias="payloadType")]
     signatures: Annotated[list[SignatureShape], Field(min_length=1, max_length=MOST_SIGNATURES)]
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """An envelope that was read: its payload, and its signatures, none of them checked."""
+def read(path: Path) -> tuple[bytes, list[bytes]]:
+    """The payload of an envelope around an in-toto statement, and its signatures, none of them checked.
 
-    payload: bytes
-    signatures: tuple[bytes, ...]
-
-
-def read(path: Path) -> Envelope:
-    """An envelope around an in-toto statement. Raises ValueError with what is wrong with it."""
+    Raises ValueError with what is wrong with it.
+    """
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is no file, or larger than {MOST_BYTES >> 20} MiB")
@@ -70,9 +64,7 @@ def read(path: Path) -> Envelope:
         raise ValueError("it is nested too deeply") from error
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
-    if data.payload_type != PAYLOAD_TYPE:
-        raise ValueError(f"its payloadType is {data.payload_type[:80]!r}, not {PAYLOAD_TYPE}")
-    return Envelope(_bytes(data.payload), tuple(_bytes(row.sig) for row in data.signatures))
+    return _bytes(data.payload), [_bytes(row.sig) for row in data.signatures]
 
 
 def _bytes(text: str) -> bytes:
@@ -85,38 +77,32 @@ def payload(digest: str, texts: Mapping[str, str]) -> bytes:
 
     `digest`: sha256 of the manifest in hex. `texts`: of each contract's statement, by its id.
     """
-    whole = of_manifest(digest, {name: (statement_path(name), text) for name, text in texts.items()})
-    return dumped(whole).encode()
+    return dumped(of_manifest(digest, texts)).encode()
 
 
 def problems(root: Path, digest: str, texts: Mapping[str, str]) -> Iterator[BundleProblem]:
     """What is wrong with what the envelope of a bundle holds; none at all is no problem here."""
     try:
-        if (root / ENVELOPE).exists() and read(root / ENVELOPE).payload != payload(digest, texts):
+        if (root / ENVELOPE).exists() and read(root / ENVELOPE)[0] != payload(digest, texts):
             yield BundleProblem("GP478", ENVELOPE, "it does not hold the statement that this bundle makes")
     except ValueError as error:
         yield BundleProblem("GP478", ENVELOPE, str(error))
 
 
-def signer_of(envelope: Envelope, keys: Sequence[PublicKey]) -> PublicKey | None:
-    """The first key of which a signature is valid over the payload, whatever key a signature names."""
-    pairs = ((key, signature) for key in keys for signature in envelope.signatures)
-    return next((key for key, signature in pairs if key.signed(signature, envelope.payload)), None)
-
-
 def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKey | None, BundleProblem | None]:
     """Whose signature covers this manifest, or why none of `keys` does. `digest`: sha256 of the manifest in hex.
 
-    Of the bundle nothing but the envelope is read, and its payload only after its signature was found valid.
+    A signature counts whatever key it names. Of the bundle nothing but the envelope is read, and its payload only after
+    its signature was found valid.
     """
     if not (root / ENVELOPE).exists() and not (root / ENVELOPE).is_symlink():
         return None, BundleProblem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
     try:
-        found = read(root / ENVELOPE)
-        if (key := signer_of(found, keys)) is None:
+        content, signatures = read(root / ENVELOPE)
+        if (key := next((k for k in keys for s in signatures if k.signed(s, content)), None)) is None:
             words = "none of its signatures is valid and of a key that was given"
             return None, BundleProblem("GP479", ENVELOPE, words)
-        statement = parse(found.payload.decode())
+        statement = parse(content.decode())
     except (ValueError, RecursionError) as error:
         return None, BundleProblem("GP478", ENVELOPE, str(error))
     subject = statement.get("subject") if isinstance(statement, dict) else None
@@ -176,10 +162,7 @@ def private_key(path: Path) -> Signer:
 
     data, secret = _read(path), os.environ.get(PASSPHRASE)
     try:
-        try:
-            key = load_pem_private_key(data, None)
-        except TypeError:  # it is encrypted
-            key = load_pem_private_key(data, secret.encode() if secret else None)
+        key = load_pem_private_key(data, secret.encode() if secret and b"ENCRYPTED" in data else None)
     except TypeError:
         raise _refused(path, f"it is encrypted, and {PASSPHRASE} is not set") from None
     except (ValueError, UnsupportedAlgorithm):
@@ -223,9 +206,8 @@ def _refused(path: Path, found: str) -> GradproofError:
     return GradproofError("GP475", found, "an ed25519 key in PEM", help, str(path))
 
 
-def kept_apart(signer: Signer, digests: Mapping[str, str]) -> None:
-    """Raises GradproofError GP475 where a file of the bundle is the private key's. `digests`: sha256 by place."""
-    place = next((name for name, digest in digests.items() if digest == signer.digest), None)
-    if place is not None:
+def kept_apart(signer: Signer, files: Sequence[ManifestEntry]) -> None:
+    """Raises GradproofError GP475 where a file of the bundle is the private key's."""
+    if place := next((entry.path for entry in files if entry.sha256 == signer.digest), ""):
         help = "keep the key outside of the workspace"
         raise GradproofError("GP475", f"{place} of the bundle would be the private key", "no key in a bundle", help)

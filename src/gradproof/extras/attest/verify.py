@@ -1,7 +1,16 @@
-"""`gradproof verify-bundle`: is a bundle whole, and does its evidence carry its verdicts? Offline; nothing is executed.
+"""A bundle as a workspace, what follows from it, and `gradproof verify-bundle`: is it whole, and does it carry that?
 
-In this order, each only where the one before found nothing: the signature where keys are given, the listing, the files,
-the evidence against contracts and sources, and everything that follows from the evidence, made anew and compared.
+Contracts and sources lie in `sources/`, evidence beside it, judged like any other. Evidence counts as fresh when its
+claim agrees with what the bundle carries: workspace files by content, files of the engine and of other folders by the
+digests of files.sha256, versions by distributions.json. Nothing is imported, and nothing is executed.
+
+A report becomes an in-toto Statement v1 with a test-result v0.1 predicate: plain JSON, to be put into an envelope.
+The predicate knows passed, warned and failed, and nothing between: whatever gave no answer is failed. A check that
+nothing demands and that did not run is in no list. A waived one is warned.
+Source: https://in-toto.io/Statement/v1 and https://in-toto.io/attestation/test-result/v0.1
+
+A bundle is judged in this order, each only where the one before found nothing: the signature where keys are given, the
+listing, the files, the evidence against contracts and sources, and all that follows from it, made anew and compared.
 """
 
 from __future__ import annotations
@@ -9,34 +18,297 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
+from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EVIDENCE_SCHEMA
-from gradproof.core.workspace import CONTENT
-from gradproof.evidence.store import parse as parse_json
+from gradproof.core.outcome import EVIDENCE_SCHEMA, Layer
+from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceControl, EvidenceFinding
+from gradproof.core.workspace import CONTENT, Workspace, sha256_of
+from gradproof.evidence.environment import KEYS, differ, normal
+from gradproof.evidence.record import ANSWERS, EvidenceStatus
+from gradproof.evidence.store import Store, parse as parse_json, safe
 from gradproof.execution.queries import counts, parse
-from gradproof.extras.attest import manifest as listing, signing, statement
-from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, Manifest
-from gradproof.extras.attest.statement import (
-    BESIDE,
-    DISTRIBUTIONS,
-    FILES,
-    INDEX,
-    NOTHING,
-    QUERIES,
-    SOURCES,
-    Carried,
-    contradictions,
-    files_of,
-    opened,
+from gradproof.extras.attest import manifest as listing, signing
+from gradproof.extras.attest.manifest import (
+    MANIFEST,
+    BundleProblem,
+    Manifest,
+    Wheel,
+    described,
+    dumped,
+    stated,
+    statement_path,
 )
+from gradproof.report import studies
+from gradproof.report.consistency import as_json, waived_ids
+from gradproof.report.views import RowStatus, rows
+from gradproof.session import Options, Outcomes, Session
 
 if TYPE_CHECKING:
     from gradproof.extras.attest.signing import PublicKey
 
+SOURCES = "sources"
+FILES = "files.sha256"
+DISTRIBUTIONS = "distributions.json"
+BESIDE = ("pyproject.toml", "constraints.txt")
+NOTHING = "README"
+"""Stands in a folder of the workspace that no evidence rests on."""
+QUERIES = "queries"
+INDEX = f"{QUERIES}/index.json"
+
+
+class CarriedStore(Store):
+    """The evidence of a bundle. `files`: digests by claim key. `ran_on`: environment and distributions."""
+
+    _here = False
+
+    def __init__(self, workspace: Workspace, files: Mapping[str, str], ran_on: Mapping[str, Any]) -> None:
+        super().__init__(workspace)
+        self.files, self.ran_on = files, ran_on
+
+    def _file(self, key: str, digest: str) -> str | None:
+        if key.startswith("ws:") and (said := super()._file(key, digest)) is not None:
+            return said
+        if key not in self.files:
+            return f"{key} is not in {FILES}"
+        return None if self.files[key] == digest else f"{key} has another digest in {FILES}"
+
+    def _environment(self, check: Check, recorded: Environment) -> list[str]:
+        then = recorded.stated()
+        here, installed = self.ran_on["environment"], self.ran_on["distributions"]
+        pairs = [(key, then.get(key), here.get(key)) for key in KEYS[check.kind]]
+        held = {normal(name): row["version"] for name, row in installed.items()}
+        pairs += [(name, version, held.get(normal(name))) for name, version in recorded.distributions.items()]
+        return [f"{key} {was} then, {now} in {DISTRIBUTIONS}" for key, was, now in pairs if differ(key, was, now)]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A bundle that was opened: its session, its store, and the status of every check."""
+
+    session: Session
+    store: CarriedStore
+    statuses: Mapping[str, EvidenceStatus]
+
+    def checks(self) -> list[Check]:
+        """Every check of every contract in the bundle."""
+        return [check for checks in self.session.plans.values() for check in checks]
+
+
+def opened(root: Path, manifest: Manifest) -> Carried:
+    """Open a bundle, to be judged by the clock of when it was made.
+
+    Raises GradproofError for unreadable contracts, ValueError for other files that cannot be read.
+    """
+    root, left_out = root.resolve(), {row.check: row.reason for row in manifest.left_out}
+    files, ran_on = files_of(_text(root, FILES)), parse_json(_text(root, DISTRIBUTIONS))
+    session = Session(Options(workspace=root / SOURCES, contracts=tuple(manifest.contracts), profile=manifest.profile))
+    session.workspace = replace(session.workspace, reports=root, packaged=manifest.packaged)
+    store = CarriedStore(session.workspace, files, ran_on)
+    statuses = {}
+    for check in (c for checks in session.plans.values() for c in checks):
+        status = store.status(check)
+        if status.evidence is None and check.id in left_out:
+            status = EvidenceStatus(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
+        statuses[check.id] = status
+    session.demands = replace(session.demands, now=clock(manifest.made_at, statuses))
+    return Carried(session, store, statuses)
+
+
+def clock(made_at: str, statuses: Mapping[str, EvidenceStatus]) -> datetime:
+    """When the bundle was made: by its own word, and not before the newest of its evidence."""
+    return max([_time(made_at), *(s.evidence.ended for s in statuses.values() if s.evidence is not None)])
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def claimed(statuses: Mapping[str, EvidenceStatus]) -> dict[str, str]:
+    """Digests of every file that the evidence rests on, by claim key, sorted. One digest a key, where all is fresh."""
+    files: dict[str, str] = {}
+    for status in statuses.values():
+        files |= status.evidence.claim.files if status.evidence is not None else {}
+    return dict(sorted(files.items()))
+
+
+def files_text(files: Mapping[str, str]) -> str:
+    """One line a file, as sha256sum prints them; a file that was looked for in vain has dashes."""
+    return "".join(f"{digest or '-' * 64}  {key}\n" for key, digest in sorted(files.items()))
+
+
+def files_of(text: str) -> dict[str, str]:
+    """Inverse of `files_text`. Raises ValueError."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        digest, gap, key = line[:64], line[64:66], line[66:]
+        if gap != "  " or not key or key in found:
+            raise ValueError(f"{FILES} has a line that is none of a file: {line[:80]!r}")
+        found[key] = "" if digest == "-" * 64 else digest
+    return found
+
+
+def statement(
+    report: Mapping[str, Any], wheel: Wheel | None, sources: str, configuration: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The statement. Its subject is the wheel, else the list of sources. `configuration`: contracts and evidence."""
+    subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else described("files.sha256", sources)
+    passed, warned, failed = sorted_rows(report)
+    result = "FAILED" if failed or not report["verdict"]["met"] else "WARNED" if warned else "PASSED"
+    return stated(subject, result, configuration, passed, warned, failed)
+
+
+def sorted_rows(report: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Names of what passed, what is waived, and everything else that was asked for."""
+    waived = waived_ids(report)
+    passed: list[str] = []
+    warned: list[str] = []
+    failed: list[str] = []
+    for row in rows(report):
+        if row.id in waived:
+            warned.append(row.id)
+        elif row.status is not RowStatus.SKIPPED:
+            (passed if row.status is RowStatus.PASSED else failed).append(row.id)
+    return passed, warned, failed
+
+
+# -- What a bundle says, made of its contracts and evidence alone: reports, statements, witnesses, mutants, devices.
+Report = dict[str, Any]
+_REPLAY = '''\
+"""Replay one counterexample on the sources of this bundle. The exit code is that of gradproof replay."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+BUNDLE = Path(__file__).resolve().parent.parent
+EVIDENCE = BUNDLE / {evidence!r}
+COMMAND = [sys.executable, "-B", "-P", "-m", "gradproof", "replay", str(EVIDENCE)]
+SOURCES = ["--workspace", str(BUNDLE / "sources")]
+OPTIONS = {options!r}
+sys.exit(subprocess.call([*COMMAND, *SOURCES, *OPTIONS]))
+'''
+
+
+def reports(carried: Carried, manifest: Manifest) -> dict[str, Report]:
+    """The report of each contract by id, without the place on this machine.
+
+    Only the status of the rounding study depends on the gradproof that is installed here.
+    """
+    found = {}
+    here = carried.store.ran_on["environment"]
+    run = Outcomes(carried.statuses, frozenset(), True, False, 0.0)
+    for contract in carried.session.contracts:
+        report = carried.session.reported(contract, run)
+        report |= {"workspace": SOURCES, "generated_at": manifest.made_at, "seconds": 0.0}
+        report |= {"gradproof": manifest.gradproof}
+        report |= {"environment": here, "kernels": studies.kernels(carried.session.workspace, report["checks"], here)}
+        root = json.dumps(f"{carried.session.workspace.root}/", ensure_ascii=False)[1:-1]
+        found[contract.id] = json.loads(as_json(report).replace(root, ""))
+    return found
+
+
+def report_path(contract: str) -> str:
+    """Where the report of a contract lies."""
+    return f"reports/{safe(contract)}.json"
+
+
+def documents(carried: Carried, made: Mapping[str, Report], manifest: Manifest) -> dict[str, str]:
+    """Every derived file but the reports, by its place in the bundle."""
+    found = {FILES: files_text(claimed(carried.statuses))}
+    materials = [f"{SOURCES}/proofs/{c.id}/contract.yaml" for c in carried.session.contracts]
+    materials += [place_of(carried, status) for _, status, _ in _rows(carried)]
+    root = carried.session.workspace.reports
+    configuration = [described(name, sha256_of(root / name)) for name in sorted(materials)]
+    for name, report in made.items():
+        found[statement_path(name)] = dumped(statement(report, manifest.wheel, manifest.sources, configuration))
+    witnesses = list(_witnesses(carried))
+    found["witnesses.json"] = dumped([row for row, _ in witnesses])
+    found |= {row["replay"]: text for row, text in witnesses}
+    found["mutants.json"] = dumped({name: _matrix(report) for name, report in made.items()})
+    found["devices.json"] = dumped(_devices(carried))
+    found["waivers.json"] = dumped({name: report.get("waivers", []) for name, report in made.items()})
+    return found
+
+
+def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, Evidence]]:
+    """Every check of which there is evidence, sorted."""
+    for name, status in sorted(carried.statuses.items()):
+        if status.evidence is not None:
+            yield name, status, status.evidence
+
+
+def place_of(carried: Carried, status: EvidenceStatus) -> str:
+    """Where an evidence file lies in the bundle."""
+    return str(status.path).removeprefix(f"{carried.session.workspace.reports}/")
+
+
+def _witnesses(carried: Carried) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each counterexample, of a check or of a control, with the script that replays it."""
+    for name, status, evidence in _rows(carried):
+        place = place_of(carried, status)
+        finding: list[EvidenceFinding | EvidenceControl] = [evidence.finding, *evidence.finding.controls]
+        for found in finding:
+            if found.counterexample is None:
+                continue
+            control = found.name if isinstance(found, EvidenceControl) else None
+            called = safe(name if control is None else f"{name}--{control}")
+            named = () if control is None else ("--control", "empty" if control == "empty body" else control)
+            text = _REPLAY.format(evidence=place, options=named)
+            row = {"check": name, "control": control, "evidence": place, "replay": f"replay/{called}.py"}
+            replays = [replay.stated() for replay in found.replays]
+            yield row | {"counterexample": found.counterexample.stated(), "replays": replays}, text
+
+
+def _matrix(report: Report) -> list[dict[str, Any]]:
+    """One row a mutant, with what each check made of it: killed, survived or not tried."""
+    words = {"killed_by": "killed", "survived": "survived", "not_tried": "not tried"}
+    return [
+        {"mutant": row["name"], "obligation": row["obligation"], "reference": row["reference"],
+         "checks": {check: word for key, word in words.items() for check in row[key]}}
+        for row in report["mutants"]
+    ]  # fmt: skip
+
+
+def _devices(carried: Carried) -> dict[str, Any]:
+    """Device, driver and versions of each measured run."""
+    layers = {c.id: c.layer for c in carried.checks()}
+    measured = (Layer.STEP, Layer.CPU, Layer.CUDA)
+    keys = ("device", "capability", "cuda", "driver", "threads", "torch", "python", "platform", "machine")
+    return {
+        name: {"layer": str(layers[name]), **{key: evidence.environment.stated().get(key) for key in keys}}
+        for name, _, evidence in _rows(carried)
+        if layers[name] in measured
+    }
+
+
+def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What in an index contradicts the evidence, or cannot be asked again.
+
+    Another answer of the repeated run, another one of the second solver, queries that z3 could not read back.
+    """
+    found = []
+    for row in rows:
+        again = row.get("again")
+        if again and not again["same"] and again["outcome"] in ANSWERS:
+            found.append(f"{row['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+        if row.get("read_back") != row.get("included"):
+            found.append(f"{row['check']}: {row.get('read_back', 0)} of {row['included']} queries can be read back")
+        if row.get("second", {}).get("differ"):
+            second_ = row["second"]
+            found.append(f"{row['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
+    return found
+
+
+# -- Whether a bundle is what it says.
 _GIVEN = ("evidence/", "gpu/", f"{QUERIES}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
@@ -79,7 +351,11 @@ def _judged(root: Path, manifest: Manifest) -> Judged:
     if found:
         return Judged(manifest, tuple(found))
     try:
-        carried = _opened(root, manifest)
+        listed = {e.path for e in manifest.files}
+        for name in manifest.contracts:
+            if f"{SOURCES}/proofs/{name}/contract.yaml" not in listed:
+                raise ValueError(f"it has no contract {name!r}")
+        carried = opened(root, manifest)
     except _MALFORMED as error:
         words = error.render() if isinstance(error, GradproofError) else f"{type(error).__name__}: {error}"
         return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),))
@@ -87,8 +363,7 @@ def _judged(root: Path, manifest: Manifest) -> Judged:
     if found:
         return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found))
     found = list(_conclusions(root, manifest, carried))
-    reports = {} if found else statement.reports(carried, manifest.made_at, manifest.gradproof)
-    return Judged(manifest, tuple(found), carried, reports)
+    return Judged(manifest, tuple(found), carried, {} if found else reports(carried, manifest))
 
 
 def _of_another_format(root: Path, manifest: Manifest) -> Iterator[BundleProblem]:
@@ -105,18 +380,6 @@ def _of_another_format(root: Path, manifest: Manifest) -> Iterator[BundleProblem
             return
 
 
-def _opened(root: Path, manifest: Manifest) -> Carried:
-    listed = {e.path for e in manifest.files}
-    for name in manifest.contracts:
-        if f"{SOURCES}/proofs/{name}/contract.yaml" not in listed:
-            raise ValueError(f"it has no contract {name!r}")
-    files = files_of(_text(root, FILES))
-    installed = parse_json(_text(root, DISTRIBUTIONS))
-    left_out = {row.check: row.reason for row in manifest.left_out}
-    given = (manifest.contracts, manifest.profile, files, installed, left_out, manifest.made_at)
-    return opened(root, *given, packaged=manifest.packaged)
-
-
 def _text(root: Path, name: str) -> str:
     """A file of the bundle. Raises ValueError."""
     try:
@@ -127,7 +390,7 @@ def _text(root: Path, name: str) -> str:
 
 def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
-    held = {statement.place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
+    held = {place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
     for name in (e.path for e in manifest.files if e.path.startswith(EVIDENCE)):
         if name not in held:
             own = next((c for c in carried.checks() if carried.store.folder(c).name == Path(name).parent.name), None)
@@ -147,13 +410,13 @@ def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
 def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """What follows from the evidence is what the bundle says."""
     try:
-        made = statement.reports(carried, manifest.made_at, manifest.gradproof)
-        expected = statement.documents(carried, made, manifest.wheel, manifest.sources)
+        made = reports(carried, manifest)
+        expected = documents(carried, made, manifest)
     except _MALFORMED as error:
         yield BundleProblem("GP449", "reports", f"the evidence makes no report: {error}")
         return
     for name, report in made.items():
-        yield from _report(root, statement.report_path(name), report)
+        yield from _report(root, report_path(name), report)
     for name, text in expected.items():
         if not (root / name).is_file():
             yield BundleProblem("GP449", name, "it follows from the evidence, and is not there")
@@ -163,13 +426,13 @@ def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[B
             yield BundleProblem("GP449", name, f"it is not what follows from the evidence{more}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
         yield BundleProblem("GP449", FILES, "its digest is not the manifest's digest of the sources")
-    known = {*expected, *_BESIDE, DISTRIBUTIONS, *map(statement.report_path, made)}
+    known = {*expected, *_BESIDE, DISTRIBUTIONS, *map(report_path, made)}
     known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
     for name in sorted(e.path for e in manifest.files):
         if name not in known and not name.startswith(_GIVEN):
             yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
-    texts = {name: expected[listing.statement_path(name)] for name in made}
+    texts = {name: expected[statement_path(name)] for name in made}
     yield from signing.problems(root, listing.entry_of(root, MANIFEST).sha256, texts)
 
 

@@ -32,7 +32,7 @@ from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.local import Worker
 from gradproof.execution.pool import Listener, Pool, able
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
-from gradproof.extras.attest import signing, statement
+from gradproof.extras.attest import signing, verify as derived
 from gradproof.extras.attest.manifest import (
     BUNDLE,
     ENVELOPE,
@@ -48,7 +48,7 @@ from gradproof.extras.attest.manifest import (
     statement_path,
     wheel_of,
 )
-from gradproof.extras.attest.statement import (
+from gradproof.extras.attest.verify import (
     BESIDE,
     DISTRIBUTIONS,
     FILES,
@@ -342,33 +342,31 @@ def _fill(
     listener: Listener,
 ) -> MadeBundle:
     kept = {name: s for name, s in statuses.items() if s.fresh}
-    left_out = {name: s.reason for name, s in sorted(statuses.items()) if not s.fresh}
     _copy_evidence(stage, session, kept)
     files = claimed(kept)
     _copy_sources(stage, session, files)
-    installed = ran_on()
-    _put(stage, DISTRIBUTIONS, dumped(installed))
+    _put(stage, DISTRIBUTIONS, dumped(ran_on()))
     _put(stage, FILES, files_text(files))
     wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
     contradictions = _queries(stage, session, kept, wanted, listener)
-    names, profile, packaged = [c.id for c in session.contracts], session.options.profile, session.workspace.packaged
-    carried = opened(stage, names, profile, files, installed, left_out, made_at, packaged=packaged)
+    manifest = Manifest.model_validate(
+        {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "wheel": wheel, "files": [],
+         "profile": session.options.profile, "packaged": session.workspace.packaged,
+         "contracts": [c.id for c in session.contracts], "sources": sha256_of(stage / FILES),
+         "left_out": [LeftOut(check=name, reason=s.reason) for name, s in sorted(statuses.items()) if not s.fresh]}
+    )  # fmt: skip
+    carried = opened(stage, manifest)
     _unchanged(carried, kept)
-    sources = sha256_of(stage / FILES)
-    made = statement.reports(carried, made_at, __version__)
-    documents = statement.documents(carried, made, wheel, sources)
+    made = derived.reports(carried, manifest)
+    documents = derived.documents(carried, made, manifest)
     for name, text in documents.items():
         _put(stage, name, text)
     for name, report in made.items():
-        _put(stage, statement.report_path(name), dumped(report))
+        _put(stage, derived.report_path(name), dumped(report))
     texts = {name: documents[statement_path(name)] for name in made}
+    manifest = manifest.model_copy(update={"files": entries(stage)})
     if wanted.signer is not None:
-        signing.kept_apart(wanted.signer, {e.path: e.sha256 for e in entries(stage)})
-    manifest = Manifest.model_validate(
-        {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "profile": profile,
-         "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
-         "left_out": [LeftOut(check=k, reason=v) for k, v in left_out.items()]}
-    )  # fmt: skip
+        signing.kept_apart(wanted.signer, manifest.files)
     _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
