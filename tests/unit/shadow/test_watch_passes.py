@@ -22,7 +22,7 @@ class Count(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = 0.0
 
     def forward(self, *given: Tensor) -> None:
         """The last argument is counted."""
@@ -66,6 +66,16 @@ class Step:
     def table_first(self, x: Tensor, y: Tensor) -> Tensor:
         """A module without weights is given a table that has other rows than the batch."""
         self.metric(torch.arange(3) * 1.5)
+        return F.cross_entropy(self.model(x), y)
+
+    def looked_at(self, x: Tensor, y: Tensor) -> Tensor:
+        """Both are read before the model runs."""
+        self.metric.count += float(x.mean() + y.sum())
+        return F.cross_entropy(self.model(x), y)
+
+    def chosen(self, x: Tensor, y: Tensor) -> Tensor:
+        """A part of the labels is found before the model runs: in the first batch it has fewer rows."""
+        self.metric.count += len(torch.where(y == 1)[0])
         return F.cross_entropy(self.model(x), y)
 
     def metric_between(self, x: Tensor, y: Tensor) -> Tensor:
@@ -123,7 +133,10 @@ def trained(name: str, loader: bool, share: int) -> None:
             optimizer.zero_grad()
 
 
-ONCE = ("metric_first", "table_first", "metric_between", "decoded", "decoded_apart", "noisy", "own_teacher")
+ONCE = (
+    "metric_first", "table_first", "looked_at", "chosen", "metric_between", "decoded", "decoded_apart", "noisy",
+    "own_teacher",
+)  # fmt: skip
 """No module with gradients runs twice."""
 TWICE = ("pairs", "dropped_twice")
 SEVERAL = ("dropped_twice",)

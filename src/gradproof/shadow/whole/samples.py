@@ -82,6 +82,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self._since: list[tuple[torch.Tensor, str, list[Place]]] = []
         self._before_training: dict[int, Any] = {}
         self._taken, self._first_ahead = 0, 1 << 62
+        self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
 
     def _leave(self, why: str) -> None:
         """Follow nothing more, and prove nothing."""
@@ -174,7 +175,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
             return self.leaf("constant", (digest(tensor),), shape)
-        gradients, slot = torch.is_grad_enabled(), self.site()
+        slot, gradients = self._first_met(tensor)
         count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
         size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
         first = self.turns[number, slot]
@@ -185,7 +186,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         owners = range(number * MICRO + first, number * MICRO + first + count)
         if axis == 0:
             self._met(tensor, owners)
-        for owner in owners if gradients else ():
+        for owner in owners if torch.is_grad_enabled() else ():
             self.used.setdefault(owner, self.location())
         names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
         return self.data(names, owners[0], size, axis)
@@ -196,15 +197,26 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self._last = (self.facts.operators, self._last[1] + 1 if same else 0)
         return f"{call_site()} {self._last[1]}"
 
+    def _first_met(self, tensor: torch.Tensor) -> tuple[str, bool]:
+        """Where data are met, and whether with gradients on; what is met anew was met there as it was first."""
+        site, gone = self.site(), (None, "", False)
+        weak, first, gradients = self._sites.pop((tensor.untyped_storage()._cdata, geometry_of(tensor)), gone)
+        return (site, torch.is_grad_enabled()) if weak is None or weak.expired() else (first, gradients)
+
     @guarded
     def forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A forward pass begins: its first tensor of data gives the number of rows of the micro-batch."""
+        own = [p for p in module.parameters() if p.requires_grad]
         if not self.awake:
-            self.awake = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+            self.awake = bool(own) and (torch.is_grad_enabled() or module.training)  # no first evaluation
         if not self.awake or self.closed:
             return
         if torch.is_grad_enabled():
             self.opened()
+        elif module.training:  # weights are used before a pass with gradients is
+            with torch.enable_grad():
+                for parameter in own:
+                    self.value(parameter)
         weighs = next(module.parameters(), None) is not None
         self.training = module.training if weighs else self.training
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
@@ -212,14 +224,15 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self._meets(tuple(given[0].shape))
         first = next((t for t in given if t.dim() and (self._just_read(t) or not self.knows(t))), None)
         if first is None:
+            self._begins(self.fetch)
             return
         number = self._fetch_of(first)
         if number is None:
             number = self.opened()
-            if self.begun and (weighs or not any(t.requires_grad for t in given)):  # else a loss, and its labels
-                self.fetch += 1
-                number = self.fetch
-        self.begun = True
+            begun = self.begun or (number in self.marked and self.rows[number] not in (None, first.shape[0]))
+            if begun and not any(map(self._of_present, given)):  # else a decoder, a loss, or a metric
+                number = self.fetch = self.fetch + 1
+        self.begun = self.begun or weighs
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
         self.modes[number] = self.training or self.modes.get(number, False)
@@ -229,6 +242,12 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.facts.operators += 1
         for tensor in given:
             self.value(tensor)
+
+    def _of_present(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made of samples of the present micro-batch."""
+        value = self.memory.read(tensor) if self.knows(tensor) and not self.memory.of(tensor).data else None
+        made = self.terms.samples(term for part in value.parts for term in part) if value is not None else ()
+        return any(sample // MICRO == self.fetch for sample in made)
 
     @guarded
     def took(self, batch: Any) -> None:
@@ -261,7 +280,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         """A line reads a tensor of integers: each row of it is a sample."""
         if tensor.shape[0] > MOST:
             return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
-        storage, by, site = tensor.untyped_storage(), max(tensor.stride(0), 1), self.site()
+        storage, by, site = tensor.untyped_storage(), max(tensor.stride(0), 1), self._first_met(tensor)[0]
         places = [(storage._cdata, by, tensor.storage_offset() // by + row) for row in range(tensor.shape[0])]
         self._since.append((tensor, site, places))
         self._first_ahead = min(self._first_ahead, len(self.terms))
@@ -299,6 +318,10 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             terms = [term for region in held.regions for part in region.value.parts for term in part]
             if not held.data and not held.weak.expired() and self.terms.samples(terms):
                 self._before_training[number] = held.weak
+            for geometry, value in held.views.items() if held.data else ():
+                met = next((term for term in value.parts[0] if self.terms.operators[term] == "data"), None)
+                if met is not None:
+                    self._sites[number, geometry] = held.weak, *self.terms.attributes[met][:2]
         self.memory.held.clear()
         self.rows.pop(self.fetch, None)
         self.turns.clear()

@@ -39,7 +39,9 @@ TAKEN = (
 SHOWN = frozenset({"tolist", "_str", "__repr__", "__format__"})
 LENGTHS = frozenset({"tensor_split", "ctc_loss"})
 LISTS = frozenset({"tensor", "as_tensor", "new_tensor"})
-"""What such functions read: their first argument, whole numbers among the others, and tensors in lists."""
+SCRIPT = "__call__"
+"""What such functions read: their first argument, whole numbers among the others, tensors in lists, and all of them
+where a call of TorchScript makes a list, for which it runs no operator."""
 UNCOMPILED = "torch.compile changes nothing but rounding: compiled code was followed without its compiler"
 replaced = mock.patch.object
 """An attribute, for a while."""
@@ -119,6 +121,9 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors whose numbers a function reads that runs no operator for it."""
     if name in SHOWN:
         return [args[0]]
+    if name == SCRIPT:
+        lists = args[0].inlined_graph.findAllNodes("prim::tolist", True)
+        return tensors_in((args[1:], kwargs)) if lists else []
     given = [*args, *kwargs.values()] if name in LENGTHS | LISTS else []
     if name in LISTS:
         return tensors_in([one for one in given if isinstance(one, list | tuple)])
@@ -149,14 +154,8 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
 
     def taking(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         for one in taken(name, args, kwargs):
-            engine.read_whole(name, one)
+            engine.read_whole("tolist" if name == SCRIPT else name, one)
         return original(*args, **kwargs)
-
-    def scripted(name: str, original: Any, run: Any, *args: Any, **kwargs: Any) -> Any:
-        if run.inlined_graph.findAllNodes("prim::tolist", True):
-            for one in tensors_in((args, kwargs)):
-                engine.read_whole("tolist", one)
-        return original(run, *args, **kwargs)
 
     def followed(name: str, original: Any, method: Callable[..., Any]) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +169,7 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
         *((torch.Tensor, name, leaving) for name in WAYS_OUT),
         *((holder, "to_dlpack", leaving) for holder in (torch, torch.utils.dlpack)),
         *((holder, name, taking) for holder, name in functions),
-        *((kind, "__call__", scripted) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
+        *((kind, SCRIPT, taking) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
     ]
     with ExitStack() as stack:
         for holder, name, method in (way for way in ways if hasattr(*way[:2])):
