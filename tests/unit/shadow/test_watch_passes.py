@@ -1,4 +1,4 @@
-"""Several forward passes for one backward pass, under `watch`: decoders, pairs, metrics, a model as its own teacher."""
+"""Usual micro-batches under `watch`: decoders, pairs, metrics, a model as its own teacher, losses, clips by value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradproof.core.outcome import Outcome
 from tests import checked
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
-Loss = Callable[[Tensor, Tensor], Tensor]
+Clips = Callable[[list[Tensor]], object]
 
 
 class Count(nn.Module):
@@ -78,6 +78,14 @@ class Step:
         self.metric.count += len(torch.where(y == 1)[0])
         return F.cross_entropy(self.model(x), y)
 
+    def smoothed(self, x: Tensor, y: Tensor) -> Tensor:
+        """Torch counts the labels by a mask of its own."""
+        return F.cross_entropy(self.model(x), y, label_smoothing=0.1)
+
+    def encoded(self, x: Tensor, y: Tensor) -> Tensor:
+        """Torch looks at the labels before it makes codes of them."""
+        return F.mse_loss(self.model(x), F.one_hot(y, 4).float())
+
     def metric_between(self, x: Tensor, y: Tensor) -> Tensor:
         """A module is given the scores without a gradient, and the labels before the loss is."""
         scores = self.model(x)
@@ -118,8 +126,11 @@ class Step:
         return (F.cross_entropy(one, y) + F.cross_entropy(other, y)) / 3 + apart
 
 
-def trained(name: str, loader: bool, share: int) -> None:
-    """Four windows of four micro-batches of two samples; each loss is divided by `share`."""
+def trained(name: str, loader: bool, share: int, clips: Clips | None = None, each: bool = False) -> None:
+    """Four windows of four micro-batches of two samples; each loss is divided by `share`.
+
+    `clips`: what is done to the gradients before a step, and with `each` after each backward pass.
+    """
     torch.manual_seed(0)
     x, y, step = torch.randn(32, 3), torch.arange(32) % 4, Step()
     parts = (step.model, step.decoder, step.dropped)
@@ -128,6 +139,8 @@ def trained(name: str, loader: bool, share: int) -> None:
     for k, (xs, ys) in enumerate(batches, 1):
         loss = getattr(step, name)(xs, ys)
         (loss / share).backward()
+        if clips is not None and (each or k % 4 == 0):
+            clips([p for part in parts for p in part.parameters() if p.grad is not None])
         if k % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -135,11 +148,11 @@ def trained(name: str, loader: bool, share: int) -> None:
 
 ONCE = (
     "metric_first", "table_first", "looked_at", "chosen", "metric_between", "decoded", "decoded_apart", "noisy",
-    "own_teacher",
+    "own_teacher", "smoothed", "encoded",
 )  # fmt: skip
 """No module with gradients runs twice."""
 TWICE = ("pairs", "dropped_twice")
-SEVERAL = ("dropped_twice",)
+SEVERAL = ("dropped_twice", "smoothed")
 """Losses of several weights: which of them is the division is not known where none is 1/N."""
 
 
@@ -152,3 +165,24 @@ def test_passes_of_one_batch_are_one_micro_batch(name: str, loader: bool) -> Non
     assert {r.obligation: r.reason for r in judged if r.outcome is not HOLDS} == {}
     wrong = checked.watch(lambda: trained(name, loader, 1))
     assert wrong.result("GA-EQ-001").outcome is (Outcome.UNKNOWN if name in SEVERAL else REFUTED)
+
+
+def by_hand(weights: list[Tensor]) -> None:
+    """Gradients are cut off at a number."""
+    for weight in weights:
+        assert weight.grad is not None
+        weight.grad.clamp_(-0.01, 0.01)
+
+
+VALUES: dict[str, Clips] = {"torch's": lambda weights: nn.utils.clip_grad_value_(weights, 0.01), "by hand": by_hand}
+
+
+@pytest.mark.parametrize("how", VALUES)
+def test_a_clip_by_value_is_one_of_the_whole_gradient(how: str) -> None:
+    right = checked.watch(lambda: trained("noisy", True, 4, VALUES[how]))
+    judged = [r for r in right.results if r.obligation != "GA-INV-001"]
+    assert {r.obligation: r.reason for r in judged if r.outcome is not HOLDS} == {}
+    wrong = checked.watch(lambda: trained("noisy", True, 1, VALUES[how])).result("GA-EQ-001")
+    assert (wrong.outcome, "weigh 4 in all" in wrong.reason) == (REFUTED, True), wrong.reason
+    early = checked.watch(lambda: trained("noisy", True, 4, VALUES[how], each=True))
+    assert HOLDS not in {early.result(name).outcome for name in ("GA-EQ-001", "GA-INV-005")}

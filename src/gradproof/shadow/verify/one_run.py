@@ -18,7 +18,7 @@ from gradproof.shadow.result import DIVIDE, FUNCTION, Result, values_read
 from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
-from gradproof.shadow.verify.weights import WindowWeights, alike, assumptions, lengths_of, other_lengths
+from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
@@ -30,7 +30,6 @@ FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
-CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 REUSED = "rows of samples were in a micro-batch before, and hold the same: each may train on its own"
 AGAIN = "a micro-batch has no row of its own: this line trains on one that its window had before"
 EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"

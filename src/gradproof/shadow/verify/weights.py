@@ -46,6 +46,7 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
     "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
 }  # fmt: skip
 """Operators, and the kids in which each is linear while the others are held."""
+CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 MOVES = frozenset({"slice", "slice_backward", "select_backward", "constant_pad_nd"})
 """Operators whose attributes are places and sizes: no number in them is one that is computed with."""
 SUMS = ("sum", "count", "one")
@@ -267,13 +268,22 @@ class WindowWeights:
                 return None
             gained[bare] = (total + by, own)
         found = list[tuple[Fraction, Powers]]()
-        for bare, powers, by in self._summands(self.step.gradients.values()):
+        for bare, powers, by in self._summands(map(self._unclamped, self.step.gradients.values())):
             total, own = gained.get(bare, (Fraction(0), {}))
             if not total:
                 return None
             left = {s: power for s, power in multiplied(powers, own, -1).items() if not self.clips(s)}
             found.append((by / total, left))
         return found[0] if found and all(each == found[0] for each in found) else None
+
+    def _unclamped(self, value: Combination) -> Combination:
+        """What was clamped element by element as a whole, by numbers."""
+        for term, by in value.items() if len(value) == 1 else ():
+            bare, powers = self.terms.bare(term)
+            if self.terms.operators[bare] in CLAMPS and len(self.terms.kids[bare]) == 1:
+                inner = self.terms.opened(self.terms.of(self.terms.kids[bare][0]))
+                return self._unclamped(times(self.terms.rescaled(inner, powers), by))
+        return value
 
     def _summands(self, values: Iterable[Combination]) -> Iterator[tuple[int, Powers, Fraction]]:
         return ((*self.terms.bare(term), by) for value in values for term, by in value.items())

@@ -62,7 +62,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.facts = RunFacts()
         self.assumed = Assumed(self.lose)
         self.facts.assumed = self.assumed.names
-        self.busy = 0  # with tensors of its own
+        self.busy = self.depth = 0  # with tensors of its own; calls of modules, and of functions like them
         self.made: Counter[tuple[str, int]] = Counter()
         self.names, self.buffers, self.parents = dict[int, str](), dict[int, str](), dict[int, tuple[Any, str]]()
         self.declared, self.kept = dict[int, torch.Tensor](), list[torch.Tensor]()

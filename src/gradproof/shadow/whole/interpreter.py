@@ -169,7 +169,7 @@ class Interpreter(Algebra):
         """The float constants that stand for another rational than the one that they are."""
         self.integers = False
         """Whether counts are the numbers of this run, and no unknowns."""
-        self.every_label = False
+        self.every_label = self.smooths = False
         """Whether every label of a loss counts, as far as is known."""
         self.seen_counts: list[tuple[int, ...]] = []
         self.tallied: dict[int, Combination] = {}

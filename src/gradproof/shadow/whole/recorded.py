@@ -46,7 +46,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
-        self.depth = self.inside = self.steps = self.resumed = self.loading = 0
+        self.inside = self.steps = self.resumed = self.loading = 0
         self.since = self.parts = self.applied_of = 0
         self.runs, self.alive = list[BackwardPass](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()

@@ -251,8 +251,41 @@ def ran(engine: Engine) -> Iterator[None]:
         calls(engine),
         threads(engine),
         replaced(torch._VF, "lstm", unfused(torch._VF.lstm)),
+        replaced(torch._C._nn, "cross_entropy_loss", smoothed(engine, torch._C._nn.cross_entropy_loss)),
+        replaced(torch.nn.functional, "one_hot", encoded(engine, torch.nn.functional.one_hot)),
     ):
         yield
+
+
+def smoothed(engine: Engine, loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A cross-entropy that counts its labels by a mask of its own, where it smooths them."""
+
+    def call(*args: Any) -> Any:
+        engine.laws.smooths = True
+        try:
+            return loss(*args)
+        finally:
+            engine.laws.smooths = False
+
+    return call
+
+
+def encoded(engine: Engine, codes: Callable[..., Any]) -> Callable[..., Any]:
+    """One-hot codes, whose zeros are torch's own. It looks at the labels, and gives none away of so many classes."""
+
+    def call(tensor: torch.Tensor, num_classes: int = -1) -> Any:
+        facts, engine.depth = engine.facts, engine.depth + 1
+        reads, coupled = len(facts.reads), len(facts.coupled)
+        try:
+            return codes(tensor, num_classes)
+        finally:
+            engine.depth -= 1
+            if num_classes > 0:
+                del facts.reads[reads:]
+                for where in [*facts.coupled][coupled:]:
+                    del facts.coupled[where]
+
+    return call
 
 
 def unfused(layer: Callable[..., Any]) -> Callable[..., Any]:

@@ -225,7 +225,7 @@ def _valid(x: Interpreter, term: int) -> Combination | None:
 def counted(x: Interpreter, call: Call) -> Value | None:
     """A sum of truth values that say which labels are not the ignored one: it is the count of these labels."""
     value = call.values[0]
-    if call.tensors[0].dtype is not torch.bool or x.marks:
+    if call.tensors[0].dtype is not torch.bool or (x.marks and not x.smooths):
         return None
     if x.integers:
         with _disable_current_modes():
