@@ -492,7 +492,8 @@ class OneRun(Judging):
     def _partial(self, window: WindowWeights, value: Combination) -> Iterator[int]:
         """The factors with a norm, and the clamps, of a part of the window's gradient."""
         for bare, powers in map(self.terms.bare, value):
-            norms = [scalar for scalar in window.kept(powers) if self.terms.made_with(scalar, NORMS)]
+            own = window.kept(powers).keys() - window.losses
+            norms = [scalar for scalar in own if self.terms.made_with(scalar, NORMS)]
             clamps = [bare] if self.terms.operators[bare] in CLAMPS and bare not in window.arrived else []
             for one in (*norms, *clamps):
                 part = self.terms.samples([one])
