@@ -74,3 +74,60 @@ def test_the_wrong_script_beside_it_is_still_refuted(name: str) -> None:
     body, obligation, rows = REFUTABLE[name]
     found = watched(body, rows=rows).result(obligation)
     assert found.outcome is REFUTED, found.reason
+
+
+STEP = "    ({}).backward(); done(i)\n"
+DATA_WRONG = {
+    "the same rows by index": ("for i in range(24):\n    x, y = X[order[:B]], Y[order[:B]]\n", "an earlier one held"),
+    "the same rows in each window": (
+        "for i in range(24):\n    of = order[i % N * B :][:B]; x, y = X[of], Y[of]\n",
+        "an earlier one held",
+    ),
+    "copies of the same rows": (
+        "for i in range(24):\n    x, y = X[:B].clone(), Y[:B].clone()\n",
+        "an earlier one held",
+    ),
+    "a new data loader for each micro-batch": (
+        "for i in range(24):\n    x, y = next(iter(DataLoader(data, batch_size=B)))\n",
+        "an earlier one held",
+    ),
+    "a new data loader for each window": (
+        "for i in range(24):\n    batches = batches if i % N else iter(DataLoader(data, batch_size=B))\n"
+        "    x, y = next(batches)\n",
+        "none had come to its end",
+    ),
+    "every second batch is dropped": (
+        "batches = iter(loader)\nfor i in range(12):\n    next(batches); x, y = next(batches)\n",
+        "between others of its iteration",
+    ),
+    "a batch of five is dropped": (
+        "for i, (x, y) in enumerate(b for k, b in enumerate(loader) if k % 5 != 2):\n",
+        "between others of its iteration",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA_WRONG)
+def test_samples_that_are_used_again_or_dropped_do_not_hold(name: str) -> None:
+    head, reason = DATA_WRONG[name]
+    made = watched("order = torch.randperm(96)\n" + head + STEP.format("mse(model(x), y) / N"))
+    assert made.result(EQ).outcome is HOLDS, made.result(EQ).reason
+    assert made.result(DATA).outcome is UNKNOWN
+    assert reason in made.result(DATA).reason
+
+
+DATA_RIGHT = {
+    "other rows by index": "for i in range(24):\n    of = order[i * B :][:B]; x, y = X[of], Y[of]\n",
+    "a data loader for the rows of each window": "for i in range(24):\n"
+    "    k = 16 * (i // N); batches = batches if i % N else iter(DataLoader(Subset(data, range(k, k + 16)), B))\n"
+    "    x, y = next(batches)\n",
+    "what an epoch leaves over is read": "loader = DataLoader(Subset(data, range(40)), B)\n"
+    "for i, (x, y) in enumerate(b for _ in range(3) for k, b in enumerate(loader) if k < 8):\n",
+    "a batch is looked at before": "x, y = next(iter(loader))\nfor i, (x, y) in enumerate(loader):\n",
+}
+
+
+@pytest.mark.parametrize("name", DATA_RIGHT)
+def test_samples_that_are_used_once_hold(name: str) -> None:
+    made = watched("order = torch.randperm(96)\n" + DATA_RIGHT[name] + STEP.format("mse(model(x), y) / N"))
+    assert made.result(DATA).outcome is HOLDS, made.result(DATA).reason

@@ -134,8 +134,8 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
     alone = [one for one in losses if one.n > 1 and close(one.total, Fraction(one.n)) and one.bare()]
     never = alone if all(one.by_hand == 1 for one in losses) else []
     shares = all(close(one.total, Fraction(1, one.n)) for one in losses)
-    several = close(sum((one.total for one in losses), Fraction(0)), UNIT)  # their mean may be meant, as half a squared error is
-    again = shares and not several and all(one.divided(2) and one.n > 2 for one in losses)
+    mean_of = close(sum((one.total for one in losses), Fraction(0)), UNIT)  # N losses; half a squared error is usual
+    again = shares and not mean_of and all(one.divided(2) and one.n > 2 for one in losses)
     if (never or again) and not hooked:
         said = never[0].total if never else most
         reason = f"the samples of window {window} weigh {near(said)} in all, and in the mean of a full batch 1"

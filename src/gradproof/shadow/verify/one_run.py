@@ -381,7 +381,7 @@ class OneRun(Judging):
         used = [{sample // MICRO for sample in window.samples} for window in self.windows]
         resumed, last = self.windows[at].step.fetches
         first = max((number for own in used[:at] for number in own), default=-1)
-        others = self.engine.given.difference(*used, *map(self._micro_batches, self.engine.runs))
+        others = self.engine.given.keys() - set().union(*used, *map(self._micro_batches, self.engine.runs))
         return sum(max(first, resumed - 1) < number <= last for number in others)
 
     # GA-INV-002, GA-INV-004, GA-INV-005, GA-DATA-001

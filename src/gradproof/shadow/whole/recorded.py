@@ -76,7 +76,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
-        self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
+        self.marked = set[int]()  # by a forward pass
+        self.given = dict[int, tuple[Any, Location]]()  # by a data loader with gradients on: its iteration, and where
         self.meetings, self.own, self._last = Meetings(), OwnBackward(self), (-1, 0)
         self.ahead = RowsAhead(self)
         self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
@@ -411,7 +412,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.value(tensor)
 
     @guarded
-    def took(self, batch: Any) -> None:
+    def took(self, batch: Any, of: Any = None) -> None:
         """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
         if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
             self.facts.reads.append((self.location(), "a data loader"))
@@ -424,7 +425,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         number = self.opened()
         self.marked.add(number)
         if torch.is_grad_enabled():
-            self.given.add(number)
+            self.given[number] = of, self.location()
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
             storage = tensor.untyped_storage()
