@@ -89,7 +89,7 @@ DATA_WRONG = {
     ),
     "a new data loader for each micro-batch": (
         "for i in range(24):\n    x, y = next(iter(DataLoader(data, batch_size=B)))\n",
-        "an earlier one held",
+        "none had come to its end",
     ),
     "a new data loader for each window": (
         "for i in range(24):\n    batches = batches if i % N else iter(DataLoader(data, batch_size=B))\n"
@@ -131,3 +131,26 @@ DATA_RIGHT = {
 def test_samples_that_are_used_once_hold(name: str) -> None:
     made = watched("order = torch.randperm(96)\n" + DATA_RIGHT[name] + STEP.format("mse(model(x), y) / N"))
     assert made.result(DATA).outcome is HOLDS, made.result(DATA).reason
+
+
+TOKENS = """
+ids = torch.randint(0, 9, (96, 6)); labels = ids.masked_fill(torch.rand(96, 6) < 0.4, -100)
+model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9)); opt = torch.optim.SGD(model.parameters(), lr=0.1)
+counted = None
+for window in range(6):
+    batches = [(ids[i : i + B].clone(), labels[i : i + B].clone()) for i in range(window * 16, window * 16 + 16, B)]
+    counted, total = {counted} or [y for _, y in batches], 0
+    for k, (x, y) in enumerate(batches):
+        total = total + (counted[k] != -100).sum()
+        nn.functional.cross_entropy(model(x).transpose(1, 2), y, reduction="sum").backward()
+    for p in model.parameters():
+        p.grad /= total
+    opt.step(); opt.zero_grad()
+    counted = [y.clone() for _, y in batches]
+"""
+
+
+@pytest.mark.parametrize(("counted", "outcome"), [("None", HOLDS), ("counted", UNKNOWN)])
+def test_tokens_that_an_earlier_window_counted_are_not_those_of_this_one(counted: str, outcome: Outcome) -> None:
+    made = watched(TOKENS.format(counted=counted))
+    assert [made.result(name).outcome for name in (EQ, "GA-TOK-001")] == [outcome, outcome]

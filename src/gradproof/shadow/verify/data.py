@@ -28,9 +28,9 @@ def objections(judge: OneRun) -> Objections:
     yield from ((REUSED + evaluated(judge, both), at) for at, both in meetings.reused if not both & judge.evaluated)
     yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
     seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
+    yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
     yield from equal(judge)
     yield from skipped(judge)
-    yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
     for window in windows:
         yield from ((AGAIN, location) for location in again(window))
         if seen & window.samples:

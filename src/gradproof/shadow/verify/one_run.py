@@ -209,7 +209,7 @@ class OneRun(Judging):
                 return others[0] if others and total else bad
         bad = next(iter(others), None)
         words = "; ".join(sorted(self.totals))
-        if bad is None and SUM in self.totals and len(self.totals) > 1:
+        if bad is None and self.totals & {SUM, DIVIDED} and len(self.totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
         return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
