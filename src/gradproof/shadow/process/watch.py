@@ -118,7 +118,7 @@ class ScriptWatch(Monitor):
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
         self._given, it = batch, self._iteration
-        self.engine.took(batch)
+        self.engine.took(batch, it)
         if not self.on or it is None or not torch.is_grad_enabled():
             return
         with _disable_current_modes():
@@ -170,7 +170,7 @@ class ScriptWatch(Monitor):
             self.on = True
             self.engine.go_on(self.parameters())
             if self._iteration is not None and self._iteration.read > self._iteration.passes:  # one was read before
-                self.engine.took(self._given)
+                self.engine.took(self._given, self._iteration)
             self._following.enter_context(recording(self.engine))
         return self.on
 

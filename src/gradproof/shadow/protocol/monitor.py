@@ -92,7 +92,7 @@ class Monitor(KeptWindows):
         self.mixed = self.known = self.dropped = self._past = False
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
-        self._held: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Iteration, int]]] = weakref.WeakKeyDictionary()
+        self._held = dict[Any, tuple[Iteration, int]]()
         self._iteration: Iteration | None = None
         self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
@@ -246,7 +246,7 @@ class Monitor(KeptWindows):
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(length_of(loader), held=self._held.setdefault(loader, {}))
+        self._iterations[made] = Iteration(length_of(loader), held=self._held)
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:

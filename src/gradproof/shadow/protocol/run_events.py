@@ -46,7 +46,8 @@ Kind = tuple[tuple[Act, ...], tuple[Act, ...], frozenset[int]]
 class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
 
-    `held`: by what batches hold, the iteration and the number of the first such batch since one came to its end.
+    `held`: by what batches hold, of any data loader, the iteration and the number of the first such batch since one
+    came to its end.
     """
 
     length: int | None = None

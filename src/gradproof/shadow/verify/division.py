@@ -84,12 +84,12 @@ class Divided:
     def bare(self) -> bool:
         """Whether a summand of each pass is divided by nothing.
 
-        Of sums, that no number multiplies any, and none is divided by N, as it could be by rows.
+        Of sums, that no number multiplies any, and none is divided by a multiple of N, but for rows that are not N.
         """
         if not self.mean:
             steps = (step for every in self.handed() for one in every for step in one)
-            rows = any(made.size == self.n for made in self.passes)
-            return not rows and not any(how == PRODUCT or isclose(by, self.n) for how, by in steps)
+            rows = {made.size for made in self.passes} - {self.n}
+            return not any(how == PRODUCT or (by not in rows and multiple(by, self.n)) for how, by in steps)
         return bool(self.handed()) and all(any(not one for one in every) for every in self.handed())
 
     def explained(self) -> bool:
@@ -134,7 +134,8 @@ def judged(losses: Sequence[Divided], window: int, follows: bool, hooked: bool, 
     alone = [one for one in losses if one.n > 1 and close(one.total, Fraction(one.n)) and one.bare()]
     never = alone if all(one.by_hand == 1 for one in losses) else []
     shares = all(close(one.total, Fraction(1, one.n)) for one in losses)
-    again = shares and all(one.divided(2) and one.n > 2 for one in losses)  # half a squared error is usual
+    mean_of = close(sum((one.total for one in losses), Fraction(0)), UNIT)  # N losses; half a squared error is usual
+    again = shares and not mean_of and all(one.divided(2) and one.n > 2 for one in losses)
     if (never or again) and not hooked:
         said = never[0].total if never else most
         reason = f"the samples of window {window} weigh {near(said)} in all, and in the mean of a full batch 1"

@@ -33,6 +33,8 @@ OWN = "a part of a loss is detached, or a hook or a function of the script's own
 REUSED = "rows of samples were in a micro-batch before, and hold the same: each may train on its own"
 AGAIN = "a micro-batch has no row of its own: this line trains on one that its window had before"
 EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
+EQUAL = "this micro-batch holds what an earlier one held: each may train on the same samples"
+SKIPPED = "this batch of the data loader, between others of its iteration that were trained on, is in no gradient"
 REREAD = "this batch of the data loader holds what one of another iteration over it held, and none had come to its end"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
@@ -211,7 +213,7 @@ class OneRun(Judging):
                 return others[0] if others and total else bad
         bad = next(iter(others), None)
         words = "; ".join(sorted(self.totals))
-        if bad is None and SUM in self.totals and len(self.totals) > 1:
+        if bad is None and self.totals & {SUM, DIVIDED} and len(self.totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
         return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
@@ -383,7 +385,7 @@ class OneRun(Judging):
         used = [{sample // MICRO for sample in window.samples} for window in self.windows]
         resumed, last = self.windows[at].step.fetches
         first = max((number for own in used[:at] for number in own), default=-1)
-        others = self.engine.given.difference(*used, *map(self._micro_batches, self.engine.runs))
+        others = self.engine.given.keys() - set().union(*used, *map(self._micro_batches, self.engine.runs))
         return sum(max(first, resumed - 1) < number <= last for number in others)
 
     # GA-INV-002, GA-INV-004, GA-INV-005, GA-DATA-001
@@ -494,7 +496,8 @@ class OneRun(Judging):
     def _partial(self, window: WindowWeights, value: Combination) -> Iterator[int]:
         """The factors with a norm, and the clamps, of a part of the window's gradient."""
         for bare, powers in map(self.terms.bare, value):
-            norms = [scalar for scalar in window.kept(powers) if self.terms.made_with(scalar, NORMS)]
+            own = window.kept(powers).keys() - window.losses
+            norms = [scalar for scalar in own if self.terms.made_with(scalar, NORMS)]
             clamps = [bare] if self.terms.operators[bare] in CLAMPS and bare not in window.arrived else []
             for one in (*norms, *clamps):
                 part = self.terms.samples([one])
@@ -517,6 +520,8 @@ class OneRun(Judging):
         yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
         seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
         yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
+        yield from self._equal()
+        yield from self._passed_over()
         for window in windows:
             yield from ((AGAIN, location) for location in window.again())
             if seen & window.samples:
@@ -528,6 +533,26 @@ class OneRun(Judging):
             number = sample // MICRO
             if sample in trained - seen and number <= last and number not in self.unused | self.evaluated:
                 yield f"{self.sample(sample)} is in no gradient{self._mode({number})}", location
+
+    def _equal(self) -> Objections:
+        """Micro-batches that hold the same; those of a data loader in one window alone, as it may begin anew."""
+        engine, first = self.engine, dict[Any, int]()
+        for window in self.windows:
+            for number in sorted({sample // MICRO for sample in window.samples} & engine.meetings.holds.keys()):
+                held = engine.meetings.holds[number]
+                if first.setdefault((frozenset(held), number in engine.given and window.shown), number) != number:
+                    yield EQUAL, next(iter(held.values()))
+
+    def _passed_over(self) -> Objections:
+        """Batches of an iteration over a data loader that no pass took, between others that were trained on."""
+        given, used = self.engine.given, dict[Any, set[int]]()
+        for window in self.windows:
+            for number in {sample // MICRO for sample in window.samples} & given.keys():
+                used.setdefault((window.step.part, id(given[number][0])), set()).add(number)
+        taken = self.evaluated.union(*map(self._micro_batches, self.engine.runs))
+        for (_, of), own in used.items():
+            left = [n for n in given if min(own) < n < max(own) and n not in taken and id(given[n][0]) == of]
+            yield from ((SKIPPED, given[number][1]) for number in left)
 
     def _mode(self, batches: Collection[int]) -> str:
         """Whether one of some micro-batches went through the model in evaluation mode alone, in words."""

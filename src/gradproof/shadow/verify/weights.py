@@ -67,7 +67,7 @@ class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window.
 
     `idle`: backward passes that brought nothing. `others`: a number of other samples than all of the window scales
-    the losses. `lengths`: that of each micro-batch, where these differ.
+    the losses. `losses`: the scalars that the losses brought. `lengths`: that of each micro-batch, where these differ.
     """
 
     def __init__(self, terms: Terms, step: Update, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
@@ -79,7 +79,9 @@ class WindowWeights:
         self.lengths: Mapping[int, int] = {}
         bare = [terms.bare(term)[0] for value in step.gradients.values() for term in value]
         self.samples = terms.samples(bare)
-        self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
+        gained = [(run, *terms.bare(term)) for run in runs for gain in run.gains.values() for term in gain]
+        self.arrived = {bare for _, bare, _ in gained}
+        self.losses = {scalar for run, _, powers in gained for scalar in powers if scalar < run.before}
         self.own = terms.samples(self.arrived)
 
     @property

@@ -81,7 +81,7 @@ class BackwardPass:
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
     `emptied`: where a gradient was zeroed, or taken away, before the next pass or step. `window`: as of an `Update`.
-    `handed`: what backward was handed, by its graph.
+    `handed`: what backward was handed, by its graph. `before`: how many terms there were when it began.
     """
 
     location: Location
@@ -92,6 +92,7 @@ class BackwardPass:
     emptied: Location | None = None
     window: int = 0
     handed: Handed | None = None
+    before: int = 0
 
 
 def leaves(terms: Terms, update: Update) -> set[int]:

@@ -430,7 +430,8 @@ class Meetings:
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
     samples that another window had met, or a part of them another micro-batch, and that still hold the same: a place,
     and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`:
-    batches of a data loader that hold what one of another iteration over it held, by number, and where they were read.
+    batches of a data loader that hold what one of another iteration held, by number, and where they were read.
+    `holds`: by micro-batch, what its data hold, and where they were met first.
     """
 
     def __init__(self) -> None:
@@ -439,6 +440,7 @@ class Meetings:
         self.reused: list[tuple[Any, set[int]]] = []
         self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, tuple[int, int]]]] = {}
         self.repeats: dict[int, tuple[int, Any]] = {}
+        self.holds: dict[int, dict[Any, Any]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
@@ -462,6 +464,10 @@ class Meetings:
 
     def data(self, tensor: torch.Tensor, value: Value, window: int, fetch: int, location: Any) -> None:
         """A micro-batch met data, which are rows of samples or not."""
+        holds = checksum(tensor)
+        with _disable_current_modes():
+            held = object() if holds is None else (tensor.shape, tensor.dtype, int(holds))
+        self.holds.setdefault(fetch, {}).setdefault(held, location)
         storage = tensor.untyped_storage()
         key = (storage._cdata, geometry_of(tensor))
         weak, before, other, at = self._met.get(key, (None, -1, fetch, None))
@@ -476,9 +482,9 @@ class Meetings:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
         if not value.shared:
-            self._met_rows(tensor, value.axis, (window, fetch), location)
+            self._met_rows(tensor, value.axis, (window, fetch), location, holds)
 
-    def _met_rows(self, tensor: torch.Tensor, axis: int, at: tuple[int, int], location: Any) -> None:
+    def _met_rows(self, tensor: torch.Tensor, axis: int, at: tuple[int, int], location: Any, holds: Any) -> None:
         """Rows of samples: whether others had some that begin where these do, and still hold what they held."""
         start, shape, stride = geometry = geometry_of(tensor)
         rows = set(range(start, start + shape[axis] * (stride[axis] or 1), stride[axis] or 1))
@@ -490,7 +496,7 @@ class Meetings:
                 with torch.no_grad(), _disable_current_modes():
                     if same(held, checksum(tensor.detach().as_strided(size, by, first))):
                         self.reused.append((location, {fetch, at[1]}))
-        self._rows[key] = [*before, (weakly(storage), geometry, rows, checksum(tensor), at)]
+        self._rows[key] = [*before, (weakly(storage), geometry, rows, holds, at)]
 
     def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
         """A line met a tensor that holds one number everywhere."""

@@ -301,7 +301,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         tensors, one = tensors_in(roots), self.terms.of(self.terms.one)
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
         seeded = any(self.combination(seed) != one for seed in tensors_in(rest[:1]))
-        run.seeded = seeded or any(t.numel() != 1 for t in tensors)
+        run.seeded, run.before = seeded or any(t.numel() != 1 for t in tensors), len(self.terms)
         self.runs.append(run)
         self._before = {self.name(p): self._gradient(p) for p in self.kept}
         self.inside += 1

@@ -73,7 +73,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
-        self.marked, self.given = set[int](), set[int]()  # by a forward pass; by a data loader, with gradients on
+        self.marked = set[int]()  # by a forward pass
+        self.given = dict[int, tuple[Any, Location]]()  # by a data loader with gradients on: its iteration, and where
         self.meetings = Meetings()
         self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
         self.training = True
@@ -250,7 +251,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         return any(sample // MICRO == self.fetch for sample in made)
 
     @guarded
-    def took(self, batch: Any) -> None:
+    def took(self, batch: Any, of: Any = None) -> None:
         """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
         if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
             self.facts.reads.append((self.location(), "a data loader"))
@@ -263,7 +264,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         number = self.opened()
         self.marked.add(number)
         if torch.is_grad_enabled():
-            self.given.add(number)
+            self.given[number] = of, self.location()
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
             storage = tensor.untyped_storage()

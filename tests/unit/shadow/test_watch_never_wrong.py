@@ -1,0 +1,156 @@
+"""Scripts that `watch` once got wrong: right ones that it refuted, and wrong ones of which it said HOLDS."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from torch import nn
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import Verification
+from tests.checked import watch
+
+HOLDS, REFUTED, UNKNOWN = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN
+EQ, DATA, CLIP = "GA-EQ-001", "GA-DATA-001", "GA-INV-005"
+FILE = "never_wrong_loop.py"
+HEAD = """
+from torch.utils.data import DataLoader, Subset, TensorDataset
+torch.manual_seed(0)
+D, B, N = {outputs}, {rows}, 4
+X, Y = torch.randn(96, 8), torch.randn(96, D)
+data = TensorDataset(X, Y)
+loader = DataLoader(data, batch_size=B)
+model = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, D))
+heads = nn.ModuleList([nn.Linear(8, D) for _ in range(4)])
+opt = torch.optim.SGD([*model.parameters(), *heads.parameters()], lr=0.05)
+mse = nn.functional.mse_loss
+def done(i):
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+LOOP = "for i, (x, y) in enumerate(loader):\n    ({}).backward(); done(i)"
+
+
+def watched(body: str, *, outputs: int = 1, rows: int = 4, **options: object) -> Verification:
+    """What is said of a loop over batches of some rows."""
+    text = HEAD.format(outputs=outputs, rows=rows) + body
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    return watch(lambda: exec(compile(text, FILE, "exec"), {"torch": torch, "nn": nn}), **options)  # type: ignore[arg-type]
+
+
+NEVER_REFUTED = {
+    "a mean of N losses, divided by N": (LOOP.format("sum(mse(h(x), y) for h in heads) / len(heads) / N"), 1, 4),
+    "a sum over N outputs, divided by all rows": (LOOP.format("(model(x) - y).square().sum() / (B * N)"), 4, 2),
+    "a norm as the loss of one sample": (LOOP.format("torch.linalg.vector_norm(model(x) - y) / N"), 1, 1),
+    "one sample that its norm divides": (LOOP.format("mse(model(x / x.norm()), y) / N"), 1, 1),
+    "a loss that a norm of its sample divides": (LOOP.format("mse(model(x), y) / x.norm() / N"), 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", NEVER_REFUTED)
+def test_a_right_script_is_never_refuted(name: str) -> None:
+    body, outputs, rows = NEVER_REFUTED[name]
+    made = watched(body, outputs=outputs, rows=rows)
+    assert not [(r.obligation, r.reason) for r in made.results if r.outcome is REFUTED]
+
+
+REFUTABLE = {
+    "two losses, divided twice": (LOOP.format("sum(mse(h(x), y) for h in heads[:2]) / N / N"), EQ, 4),
+    "a sum, divided by its rows alone": (LOOP.format("(model(x) - y).square().sum() / B"), EQ, 8),
+    "a clip in each micro-batch": (
+        LOOP.format("torch.linalg.vector_norm(model(x) - y) / N").replace(
+            "; done", "; nn.utils.clip_grad_norm_(model.parameters(), 0.1); done"
+        ),
+        CLIP,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUTABLE)
+def test_the_wrong_script_beside_it_is_still_refuted(name: str) -> None:
+    body, obligation, rows = REFUTABLE[name]
+    found = watched(body, rows=rows).result(obligation)
+    assert found.outcome is REFUTED, found.reason
+
+
+STEP = "    ({}).backward(); done(i)\n"
+DATA_WRONG = {
+    "the same rows by index": ("for i in range(24):\n    x, y = X[order[:B]], Y[order[:B]]\n", "an earlier one held"),
+    "the same rows in each window": (
+        "for i in range(24):\n    of = order[i % N * B :][:B]; x, y = X[of], Y[of]\n",
+        "an earlier one held",
+    ),
+    "copies of the same rows": (
+        "for i in range(24):\n    x, y = X[:B].clone(), Y[:B].clone()\n",
+        "an earlier one held",
+    ),
+    "a new data loader for each micro-batch": (
+        "for i in range(24):\n    x, y = next(iter(DataLoader(data, batch_size=B)))\n",
+        "none had come to its end",
+    ),
+    "a new data loader for each window": (
+        "for i in range(24):\n    batches = batches if i % N else iter(DataLoader(data, batch_size=B))\n"
+        "    x, y = next(batches)\n",
+        "none had come to its end",
+    ),
+    "every second batch is dropped": (
+        "batches = iter(loader)\nfor i in range(12):\n    next(batches); x, y = next(batches)\n",
+        "between others of its iteration",
+    ),
+    "a batch of five is dropped": (
+        "for i, (x, y) in enumerate(b for k, b in enumerate(loader) if k % 5 != 2):\n",
+        "between others of its iteration",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA_WRONG)
+def test_samples_that_are_used_again_or_dropped_do_not_hold(name: str) -> None:
+    head, reason = DATA_WRONG[name]
+    made = watched("order = torch.randperm(96)\n" + head + STEP.format("mse(model(x), y) / N"))
+    assert made.result(EQ).outcome is HOLDS, made.result(EQ).reason
+    assert made.result(DATA).outcome is UNKNOWN
+    assert reason in made.result(DATA).reason
+
+
+DATA_RIGHT = {
+    "other rows by index": "for i in range(24):\n    of = order[i * B :][:B]; x, y = X[of], Y[of]\n",
+    "a data loader for the rows of each window": "for i in range(24):\n"
+    "    k = 16 * (i // N); batches = batches if i % N else iter(DataLoader(Subset(data, range(k, k + 16)), B))\n"
+    "    x, y = next(batches)\n",
+    "what an epoch leaves over is read": "loader = DataLoader(Subset(data, range(40)), B)\n"
+    "for i, (x, y) in enumerate(b for _ in range(3) for k, b in enumerate(loader) if k < 8):\n",
+    "a batch is looked at before": "x, y = next(iter(loader))\nfor i, (x, y) in enumerate(loader):\n",
+}
+
+
+@pytest.mark.parametrize("name", DATA_RIGHT)
+def test_samples_that_are_used_once_hold(name: str) -> None:
+    made = watched("order = torch.randperm(96)\n" + DATA_RIGHT[name] + STEP.format("mse(model(x), y) / N"))
+    assert made.result(DATA).outcome is HOLDS, made.result(DATA).reason
+
+
+TOKENS = """
+ids = torch.randint(0, 9, (96, 6)); labels = ids.masked_fill(torch.rand(96, 6) < 0.4, -100)
+model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9)); opt = torch.optim.SGD(model.parameters(), lr=0.1)
+counted = None
+for window in range(6):
+    batches = [(ids[i : i + B].clone(), labels[i : i + B].clone()) for i in range(window * 16, window * 16 + 16, B)]
+    counted, total = {counted} or [y for _, y in batches], 0
+    for k, (x, y) in enumerate(batches):
+        total = total + (counted[k] != -100).sum()
+        nn.functional.cross_entropy(model(x).transpose(1, 2), y, reduction="sum").backward()
+    for p in model.parameters():
+        p.grad /= total
+    opt.step(); opt.zero_grad()
+    counted = [y.clone() for _, y in batches]
+"""
+
+
+@pytest.mark.parametrize(("counted", "outcome"), [("None", HOLDS), ("counted", UNKNOWN)])
+def test_tokens_that_an_earlier_window_counted_are_not_those_of_this_one(counted: str, outcome: Outcome) -> None:
+    made = watched(TOKENS.format(counted=counted))
+    assert [made.result(name).outcome for name in (EQ, "GA-TOK-001")] == [outcome, outcome]
