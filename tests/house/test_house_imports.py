@@ -150,7 +150,7 @@ def test_proving_needs_no_torch() -> None:
 
 def test_judging_needs_neither() -> None:
     """`gradproof gate`, `list` and `report` read evidence: no solver and no torch."""
-    names = [f"gradproof.cli.{name}" for name in ("prove", "report", "verify", "explain")]
+    names = [f"gradproof.cli.{name}" for name in ("prove", "verify", "merge", "explain")]
     blocked = {*SOLVERS, "torch", "hypothesis", "numpy"}
     found = loaded_by(BLOCK.format(names=blocked) + importing([*names, "gradproof.session", *RENDERERS]))
     assert found & blocked == set()

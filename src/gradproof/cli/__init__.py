@@ -46,10 +46,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # of commands: where ea
         "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
         "run": ("prove:run_tests", "Run the falsification tests on real PyTorch."),
         "list": ("prove:list_checks", "List the planned checks with their bounds."),
-        "replay": ("replay", "Replay the counterexample of an evidence file."),
+        "replay": ("show:replay", "Replay the counterexample of an evidence file."),
         "claims": ("claims", "Judge every claim of the field on the stored evidence."),
-        "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
-        "config": ("config", "Show each setting with its value and its source."),
+        "graph": ("show:graph", "Draw contracts and what they depend on, with their verdicts."),
+        "config": ("show:config", "Show each setting with its value and its source."),
     },
     "Other runs, versions and machines": {
         "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),

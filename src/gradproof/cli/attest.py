@@ -48,7 +48,7 @@ def command(
 
     signer = None
     if sign is not None:
-        from gradproof.extras.attest.signing import private_key
+        from gradproof.extras.attest.manifest import private_key
 
         signer = private_key(sign)
     session = open_session(options)
@@ -119,7 +119,7 @@ def verify_bundle(
 
     keys = []
     if paths:
-        from gradproof.extras.attest.signing import public_key
+        from gradproof.extras.attest.manifest import public_key
 
         keys = [public_key(path, folder) for path in paths]
     judged = verify(folder, keys)

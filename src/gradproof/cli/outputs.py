@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +173,15 @@ def _write(output: Output, reports: Sequence[Report]) -> None:
     if output.path is None:
         click.echo(rendered(output.name, reports), nl=False)
         return
-    groups = [[report] for report in reports] if ONE_EACH in output.path else [list(reports)]
-    for group in groups:
-        place = Path(output.path.replace(ONE_EACH, group[0]["contract"]["id"]))
-        written(place, rendered(output.name, group), "--format")
+    for place, group in _grouped(output.path, reports):
+        written(Path(place), rendered(output.name, group), "--format")
+
+
+def _grouped(path: str, reports: Sequence[Report]) -> Iterator[tuple[str, list[Report]]]:
+    """The files of an output, each with its reports."""
+    places = [path.replace(ONE_EACH, report["contract"]["id"]) for report in reports]
+    for place in dict.fromkeys(places):
+        yield place, [report for report, own in zip(reports, places, strict=True) if own == place]
 
 
 def rendered(name: str, reports: Sequence[Report]) -> str:
@@ -209,13 +214,8 @@ def _github(output: Output, reports: Sequence[Report]) -> None:
     from gradproof.report.formats.ci import summary
 
     click.echo(rendered(output.name, reports), nl=False)
-    pages: dict[str, list[Report]] = {}
-    for report in reports:
-        if output.path is not None:
-            pages.setdefault(output.path.replace(ONE_EACH, report["contract"]["id"]), []).append(report)
-        elif path := os.environ.get(SUMMARY):
-            pages.setdefault(path, []).append(report)
-    for path, stated in pages.items():
+    page_of = output.path or os.environ.get(SUMMARY)
+    for path, stated in _grouped(page_of, reports) if page_of else ():
         try:
             with opened(Path(path), "a") as page:
                 page.write(summary(stated))

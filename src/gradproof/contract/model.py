@@ -227,14 +227,6 @@ def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Probl
         return None, [_problem(root, model, dict(d), shown) for d in details]
 
 
-GONE = {
-    "domains": "remove it: steps are proved over whole tensors, and no domain is chosen any more",
-    "reach": "remove it: the reach of a proof follows from what its harness did, and a gate asks for one under `least`",
-    "induction": "write exhaustive: whether a proof is an induction follows from what its harness did",
-}
-"""Keys and words of contracts that older versions wrote, and what to do."""
-
-
 def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: str) -> Problem:
     path: tuple[Any, ...] = tuple(step for step in detail["loc"] if step != "[key]")
     kind, value, context = str(detail["type"]), detail.get("input"), detail.get("ctx") or {}
@@ -243,7 +235,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     name, inside = str(path[-1]), " in " + _spell(path[:-1]) if path[:-1] else ""
     if kind == "extra_forbidden":
         known = keys_at(model, path[:-1])
-        help = GONE.get(name) or meant(name, known, "remove it, or correct its name")
+        help = meant(name, known, "remove it, or correct its name")
         return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
         unjustified = name == "reason" or (name == "name" and "bounds" in path)
@@ -259,7 +251,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if kind in ("literal_error", "enum"):
         expected = str(context.get("expected"))
         words = expected.replace(" or ", ", ").replace("'", "").split(", ")
-        help = GONE.get(str(value)) or meant(str(value), words, "use one of these")
+        help = meant(str(value), words, "use one of these")
         return Problem(code, shown, line, col, found, expected, help)
     if code == "GP104":
         return Problem(code, shown, line, col, found, _expected(detail), _help_type(kind, value))

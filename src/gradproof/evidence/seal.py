@@ -34,7 +34,6 @@ OTHERS = (
 )  # fmt: skip
 FAMILIES = ("torch.nn.", "torch.optim.", "torch.autograd.", "torch.amp.")
 CONTENT, HARNESSES = ("models", "symbolic"), "symbolic"
-SHOWN = {"z3.z3": "z3"}
 _FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _LAYERS = (FunctionType, MethodType, staticmethod, classmethod, type(cache(len)))
@@ -114,7 +113,7 @@ class Seal:
                 found += [f"{name}.{k}" for k in _added(module, was, now)]
             elif name.partition(".")[0] == ENGINE:
                 found += [f"{name}.{k}" for k in _strange(module, now)]
-        return [_shown(name) for name in sorted(found)]
+        return [name.removeprefix("z3.") if name.startswith("z3.z3.") else name for name in sorted(found)]
 
     def rewritten(self) -> list[str]:
         """Names of the workspace's modules that something else than the module's own `global` exchanged, in order.
@@ -365,10 +364,3 @@ def _needed(names: set[str]) -> Iterator[str]:
     for name in names - COMMON:
         if name in sys.stdlib_module_names or any(in_stack(owned(home, name)) for home in homes):
             yield name
-
-
-def _shown(name: str) -> str:
-    for module, short in SHOWN.items():
-        if name.startswith(f"{module}."):
-            return short + name[len(module) :]
-    return name

@@ -9,6 +9,7 @@ import ast
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +38,14 @@ def texts(names: Iterable[str], root: Path) -> dict[str, dict[str, Any]]:
 
     A harness that is not found, whose file is not Python, or lies outside `root` has no entry.
     """
-    locator, found = Locator(root), {}
-    trees: dict[Path, tuple[str, ast.Module | None]] = {}
+    locator, tree_of, found = Locator(root), cache(_tree), {}
     for name in dict.fromkeys(names):
         module, _, function = name.partition(":")
         file = locator.file(module, [str(root)]) if module and function else None
         path = Path(file or "")
         if path.suffix != ".py" or not path.resolve().is_relative_to(root.resolve()):
             continue
-        if path not in trees:
-            trees[path] = _tree(path)
-        cut = _cut(*trees[path], function)
+        cut = _cut(*tree_of(path), function)
         if cut is not None:
             found[name] = {"path": path.resolve().relative_to(root.resolve()).as_posix(), **cut}
     return found

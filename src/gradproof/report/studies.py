@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
@@ -157,8 +157,7 @@ def status_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[st
     make = f"make it with: {study.make}"
     if path is None:
         return ABSENT, f"there is no reports/{study.file}; {make}"
-    module, _, name = study.shape.partition(":")
-    kind: type[DocumentModel] = getattr(import_module(module), name)
+    kind: type[DocumentModel] = resolve_name(study.shape)
     try:
         then: Mapping[str, str] = read(path, kind).model_dump()["sources"]
     except ValueError as error:

@@ -170,17 +170,15 @@ LAYER_TITLE: Mapping[Layer, str] = {
     Layer.CPU: "PyTorch, CPU",
     Layer.CUDA: "PyTorch, CUDA",
 }
-REACH_WORDS: Mapping[Reach, str] = {
+REACH_WORDS: dict[Reach, str] = {
     Reach.ALL_INPUTS: "proved, all inputs",
     Reach.BOUNDED: "proved, bounded",
     Reach.CHOSEN: "checked at chosen values",
     Reach.SAMPLED: "sampled",
 }
-LABELS: Mapping[Reach, str] = {
+LABELS: Mapping[Reach, str] = REACH_WORDS | {
     Reach.ALL_INPUTS: "proved for all inputs",
     Reach.BOUNDED: "proved for every input up to the bounds",
-    Reach.CHOSEN: "checked at chosen values",
-    Reach.SAMPLED: "sampled",
 }
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}

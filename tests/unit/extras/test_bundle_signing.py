@@ -28,7 +28,7 @@ from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.execution.local import Worker
-from gradproof.extras.attest import signing
+from gradproof.extras.attest import manifest as signing
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, entry_of
 
 Attack = Callable[[Path], object]

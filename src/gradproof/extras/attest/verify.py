@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradproof import __version__
 from gradproof.core.check import Check
@@ -32,11 +32,12 @@ from gradproof.evidence.environment import KEYS, differ, normal
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, parse as parse_json, safe
 from gradproof.execution.queries import counts, parse
-from gradproof.extras.attest import manifest as listing, signing
+from gradproof.extras.attest import manifest as listing
 from gradproof.extras.attest.manifest import (
     MANIFEST,
     BundleProblem,
     Manifest,
+    PublicKey,
     Wheel,
     described,
     dumped,
@@ -47,9 +48,6 @@ from gradproof.report import studies
 from gradproof.report.consistency import as_json, waived_ids
 from gradproof.report.views import RowStatus, rows
 from gradproof.session import Options, Outcomes, Session
-
-if TYPE_CHECKING:
-    from gradproof.extras.attest.signing import PublicKey
 
 SOURCES = "sources"
 FILES = "files.sha256"
@@ -340,7 +338,7 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
     manifest = listing.open_manifest(root)
     if not keys:
         return _judged(root, manifest)
-    key, problem = signing.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
+    key, problem = listing.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
     if problem is not None:
         return Judged(manifest, (problem,))
     return replace(_judged(root, manifest), key=key)
@@ -433,7 +431,7 @@ def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[B
             yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
     texts = {name: expected[statement_path(name)] for name in made}
-    yield from signing.problems(root, listing.entry_of(root, MANIFEST).sha256, texts)
+    yield from listing.envelope_problems(root, listing.entry_of(root, MANIFEST).sha256, texts)
 
 
 def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundleProblem]:

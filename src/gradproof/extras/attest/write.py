@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradproof import __version__
 from gradproof.core.check import Check
@@ -32,7 +32,7 @@ from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.local import Worker
 from gradproof.execution.pool import Listener, Pool, able
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
-from gradproof.extras.attest import signing, verify as derived
+from gradproof.extras.attest import verify as derived
 from gradproof.extras.attest.manifest import (
     BUNDLE,
     ENVELOPE,
@@ -41,9 +41,12 @@ from gradproof.extras.attest.manifest import (
     BundleProblem,
     LeftOut,
     Manifest,
+    Signer,
     dumped,
     entries,
     entry_of,
+    kept_apart,
+    payload,
     ran_on,
     statement_path,
     wheel_of,
@@ -65,9 +68,6 @@ from gradproof.extras.attest.verify import (
 )
 from gradproof.rounding.solvers import answered, version_of
 from gradproof.session import Session
-
-if TYPE_CHECKING:
-    from gradproof.extras.attest.signing import Signer
 
 # -- Checks run once more, so that their queries can be recorded. What they find is compared, and never stored.
 SECOND = "cvc5"
@@ -366,11 +366,11 @@ def _fill(
     texts = {name: documents[statement_path(name)] for name in made}
     manifest = manifest.model_copy(update={"files": entries(stage)})
     if wanted.signer is not None:
-        signing.kept_apart(wanted.signer, manifest.files)
+        kept_apart(wanted.signer, manifest.files)
     _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
-        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(signing.payload(digest, texts))))
+        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(payload(digest, texts))))
     return MadeBundle(manifest, digest, made, tuple(contradictions))
 
 

@@ -58,18 +58,7 @@ class ClaimAnswer(StrEnum):
     NOTHING = "nothing"
 
 
-_FOR = {
-    Reach.ALL_INPUTS: ClaimAnswer.PROVED_ALL,
-    Reach.BOUNDED: ClaimAnswer.PROVED_BOUNDED,
-    Reach.CHOSEN: ClaimAnswer.SAMPLED,
-    Reach.SAMPLED: ClaimAnswer.SAMPLED,
-}
-_AGAINST = {
-    Reach.ALL_INPUTS: ClaimAnswer.CONTRADICTED,
-    Reach.BOUNDED: ClaimAnswer.CONTRADICTED,
-    Reach.CHOSEN: ClaimAnswer.SAMPLED_AGAINST,
-    Reach.SAMPLED: ClaimAnswer.SAMPLED_AGAINST,
-}
+PROVED = {Reach.ALL_INPUTS: ClaimAnswer.PROVED_ALL, Reach.BOUNDED: ClaimAnswer.PROVED_BOUNDED}
 AGAINST = {ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.CONTRADICTED, ClaimAnswer.COMPUTED_OTHERWISE}
 MEASURED_AGAINST = {ClaimAnswer.SAMPLED_AGAINST, ClaimAnswer.FIGURE_OUTSIDE}
 MEASURED_FOR = {ClaimAnswer.SAMPLED, ClaimAnswer.COMPUTED}
@@ -96,7 +85,9 @@ def answer(part: Part, outcome: Outcome, reach: Reach | None) -> ClaimAnswer:
         return ClaimAnswer.COUNTEREXAMPLE
     if outcome is not Outcome.HOLDS or reach is None:
         return ClaimAnswer.NOTHING
-    return (_AGAINST if part is Part.CONTRADICTS else _FOR)[reach]
+    if part is Part.CONTRADICTS:
+        return ClaimAnswer.CONTRADICTED if reach in PROVED else ClaimAnswer.SAMPLED_AGAINST
+    return PROVED.get(reach, ClaimAnswer.SAMPLED)
 
 
 def verdict(stated: Answers) -> ClaimVerdict:

@@ -12,6 +12,7 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +249,7 @@ class _LedgerBuilder:
         verdicts = session.verdicts(statuses)
         self.contract = {name: c for c, v in verdicts.items() for name in v.rulings}
         self.rulings: dict[str, Ruling] = {n: r for v in verdicts.values() for n, r in v.rulings.items()}
-        self.documents: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        self.document = cache(partial(document, session.workspace))
 
     def row(self, claim: ClaimShape) -> LedgerRow:
         """One claim with its verdict."""
@@ -293,18 +294,20 @@ class _LedgerBuilder:
     def _figure(self, figure: FigureShape) -> Figure:
         origin, place, rerun = self._origin(figure)
         words: dict[str, Any] = {"origin": origin, "place": place, "again": rerun, "said": figures.said(figure)}
-        words["on"] = self._on(figure)
+        words |= {"on": "", "red": figure.compute is None}
         try:
-            value = figures.value_of(figure, self._content(figure))
+            content = self._content(figure)
+            words["on"] = self._on(figure, content)
+            value = figures.value_of(figure, content)
         except (Unread, GradproofError) as error:
             reason = error.found if isinstance(error, GradproofError) else str(error)
-            return Figure(**words, answer=ClaimAnswer.NOTHING, value="", reason=reason, red=figure.compute is None)
-        inside = figures.judged(figure, value)
-        exact = figure.compute is not None or figure.plan is not None
-        stated = (ClaimAnswer.COMPUTED if inside else ClaimAnswer.COMPUTED_OTHERWISE) if exact else None
-        stated = stated or (ClaimAnswer.FIGURE_INSIDE if inside else ClaimAnswer.FIGURE_OUTSIDE)
-        shown = figures.stated(value, figure.unit)
-        return Figure(**words, answer=stated, value=shown, reason="", red=figure.compute is None)
+            return Figure(**words, answer=ClaimAnswer.NOTHING, value="", reason=reason)
+        if figure.compute is not None or figure.plan is not None:
+            inside, outside = ClaimAnswer.COMPUTED, ClaimAnswer.COMPUTED_OTHERWISE
+        else:
+            inside, outside = ClaimAnswer.FIGURE_INSIDE, ClaimAnswer.FIGURE_OUTSIDE
+        stated = inside if figures.judged(figure, value) else outside
+        return Figure(**words, answer=stated, value=figures.stated(value, figure.unit), reason="")
 
     def _origin(self, figure: FigureShape) -> tuple[str, str, str]:
         """What a figure is read from, where, and the command that makes it again."""
@@ -317,12 +320,8 @@ class _LedgerBuilder:
             return "plan-batch", _place(figure), figures.plan_again(figure)
         return "its own arithmetic", str(figure.compute), "gradproof claims"
 
-    def _on(self, figure: FigureShape) -> str:
+    def _on(self, figure: FigureShape, content: Any) -> str:
         """What a figure was measured on and when: it holds there, and a document does not go stale elsewhere."""
-        try:
-            content = self._content(figure)
-        except (Unread, GradproofError):
-            return ""
         if figure.evidence is not None:
             evidence = self._evidence(figure).status.evidence
             content = {**evidence.environment.stated(), "made_at": evidence.started_at} if evidence else {}
@@ -339,10 +338,7 @@ class _LedgerBuilder:
     def _content(self, figure: FigureShape) -> Any:
         """What the figure is read from. Raises Unread where that decides nothing, GradproofError GP413."""
         if figure.document is not None:
-            name = figure.document
-            if name not in self.documents:
-                self.documents[name] = document(self.session.workspace, name)
-            reason, content = self.documents[name]
+            reason, content = self.document(figure.document)
             if reason:
                 raise Unread(reason)
             return content

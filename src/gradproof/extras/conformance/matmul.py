@@ -424,21 +424,6 @@ def asked(dtype: str, device: str, flags: Flags) -> tuple[str, ...]:
         return probe(dot, dtype, length=length).names(dtype)
 
 
-def repeatable(dtype: str, device: str, flags: Flags, seed: int) -> dict[str, Any]:
-    """Whether the same product gives the same bits eight times, and the same bits as under default flags."""
-    shape, rng = (64, 4096, 64), np.random.default_rng(seed)
-    a, b = sample("uniform", dtype, 64 * 4096, rng), sample("uniform", dtype, 4096 * 64, rng)
-    with applied(Flags()):
-        default = product(a, b, shape, dtype, device)
-    with applied(flags):
-        runs = [product(a, b, shape, dtype, device) for _ in range(8)]
-    return {
-        "same bits in 8 runs": all(np.array_equal(runs[0], r) for r in runs),
-        "elements that differ from flags off": int((runs[0] != default).sum()),
-        "of": len(default),
-    }
-
-
 def settings(dtype: str) -> list[Flags]:
     """Every combination of the flags that matter for a dtype."""
     own = "tf32" if dtype == "fp32" else "reduced"
@@ -467,10 +452,9 @@ def _row(row: RowClaim, flags: Flags, full: bool, seed: int) -> KernelResult:
     def judged() -> KernelResult:
         try:
             names = asked(dtype, device, flags)
-            facts = repeatable(dtype, device, flags, seed) if device == "cuda" else {}
         except RuntimeError as e:
             return row.result(NOT_RUN, reason=raised(e))
-        return bounded(row, made, lambda: names, {"dtype": str(TORCH[dtype]), **facts})
+        return bounded(row, made, lambda: names, {"dtype": str(TORCH[dtype])})
 
     return attempted(row, judged)
 
