@@ -41,7 +41,7 @@ from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.with_events import WithEvents
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
+from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {
@@ -313,7 +313,7 @@ def beside_refuted(results: Mapping[str, Result]) -> None:
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
     """Operators, modules and backward passes are followed while this runs."""
-    call, copy = nn.Module.__call__, vars(torch.Tensor)["__deepcopy__"]
+    call = nn.Module.__call__
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -331,16 +331,8 @@ def recording(engine: Recorded) -> Iterator[None]:
         finally:
             engine.loading -= 1
 
-    def copied(self: torch.Tensor, memo: Any) -> Any:
-        again = id(self) in memo
-        with _disable_current_modes():
-            made = copy(self, memo)
-        if not again:
-            engine.copied(self, made)
-        return made
-
     with ExitStack() as stack:
-        stack.enter_context(replaced(torch.Tensor, "__deepcopy__", copied))
+        stack.enter_context(copies(engine))
         for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
             stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
         stack.enter_context(frozen_heap())

@@ -31,7 +31,7 @@ from gradproof.shadow.whole.memory import geometry_of, weakly
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import NOBODY, Combination
-from gradproof.shadow.whole.unseen import call_site, made, ran, replaced, ways_out
+from gradproof.shadow.whole.unseen import call_site, copies, made, ran, replaced, ways_out
 from gradproof.shadow.whole.values import Value
 
 
@@ -138,7 +138,7 @@ def with_numbers(
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine):
+    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine), copies(engine):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)

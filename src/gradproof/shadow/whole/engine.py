@@ -448,6 +448,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.facts.reads.append((self.location(), "a storage"))
             self.facts.free = self.facts.gated = True
 
+    def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
+        """deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
+        if plain(tensor) and (self.memory.met(tensor) or id(tensor) in self.buffers):
+            with self.aside():
+                self.memory.write(made, self.value(tensor))
+
     @abstractmethod
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads numbers of a tensor, by the function or operator that is called so."""

@@ -199,12 +199,9 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     @guarded
     def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
-        """Python's deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
-        if self.closed or not self.awake or not plain(tensor):
-            return
-        if self.memory.met(tensor) or id(tensor) in self.buffers:
-            self.memory.write(made, self.value(tensor))
-        else:
+        """deepcopy made a copy of a tensor, which belongs to the same fetch."""
+        if not self.closed and self.awake and plain(tensor):
+            super().copied(tensor, made)
             self._carried([tensor], [made])
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:

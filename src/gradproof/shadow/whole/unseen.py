@@ -172,6 +172,23 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
 
 
 @contextmanager
+def copies(engine: Engine) -> Iterator[None]:
+    """The copies of tensors that deepcopy makes by their bytes, and no operator makes, are seen while this runs."""
+    original = vars(torch.Tensor)["__deepcopy__"]
+
+    def copied(self: torch.Tensor, memo: Any) -> Any:
+        again = id(self) in memo
+        with engine.aside(), _disable_current_modes():
+            made = original(self, memo)
+        if not again:
+            engine.copied(self, made)
+        return made
+
+    with replaced(torch.Tensor, "__deepcopy__", copied):
+        yield
+
+
+@contextmanager
 def taken_away(gone: Callable[[], None]) -> Iterator[None]:
     """`gone` is called where `.grad` becomes None that was none before: no operator shows it.
 
