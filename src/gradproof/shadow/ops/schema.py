@@ -73,6 +73,10 @@ class Spec:
         places = [at for at in self.written if not (fused and self.arguments[at] == "grads")]
         return [t for at in places for t in tensors_in(self.argument(at, args, kwargs))]
 
+    def given(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that a call is given, without those that only take its results."""
+        return tensors_in((args, {name: arg for name, arg in kwargs.items() if name not in self.results}))
+
     def draws(self, args: Any, kwargs: Any) -> bool:
         """Whether a call draws random numbers: one with a probability of nought does not."""
         return self.random and ("dropout_p" not in self.arguments or bool(self.named("dropout_p", args, kwargs)))

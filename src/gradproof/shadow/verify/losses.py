@@ -111,14 +111,10 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
 
 def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through: Collection[str] = ADDED) -> bool:
     """Whether a scalar is a sum of counts, and nothing of the model. `through`: what may be done to counts."""
-    stack, found = [scalar], False
-    while stack:
-        term = stack.pop()
-        if terms.operators[term] not in (*counts, *through):
-            return False
-        found |= terms.operators[term] in counts
-        stack += () if terms.operators[term] in counts else terms.kids[term]
-    return found and not terms.trained[scalar]
+    followed = [name for name in through if name not in counts]
+    every = terms.walked([scalar], lambda term: terms.kids[term] if terms.operators[term] in followed else ())
+    made = {terms.operators[term] for term in every}
+    return made <= {*counts, *through} and not made.isdisjoint(counts) and not terms.trained[scalar]
 
 
 class LossTotals:

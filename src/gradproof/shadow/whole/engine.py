@@ -107,7 +107,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments, by the identity of the tensor."""
-        return {id(t): self.value(t) for t in tensors_in((args, kwargs))}
+        return {id(t): self.value(t) for t in spec.given(args, kwargs)}
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
@@ -157,7 +157,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     ) -> None:
         """Work out the values of results, and put them where they are."""
         self.facts.operators += 1
-        tensors = tensors_in((args, kwargs))
+        tensors = spec.given(args, kwargs)
         values = [known[id(t)] for t in tensors]
         name = spec.function.removeprefix("_foreach_")
         made = [r if isinstance(r, torch.Tensor) else None for r in results]

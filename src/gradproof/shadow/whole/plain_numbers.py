@@ -6,20 +6,18 @@ import operator
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from types import MethodDescriptorType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
+from gradproof.shadow.whole.engine import Engine
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
 from gradproof.shadow.whole.unseen import SHOWN, WAYS_OUT, NoNumbers, of_an_object, taken
 from gradproof.shadow.whole.values import shared
-
-if TYPE_CHECKING:
-    from gradproof.shadow.whole.engine import Engine
-    from gradproof.shadow.whole.runs import Real
 
 PLAIN = (int, float)
 SCALED = frozenset({

@@ -109,21 +109,15 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
-        """Whether a collective changes nothing, as there is one rank. What an operator only writes is not asked for."""
-        collective = func.namespace in ("c10d", "_c10d_functional")
-        written_over = self.inside and func._overloadname == "out"
-        targets = spec.targets(args, kwargs) if collective or written_over else []
-        if collective:
-            alone = dist.is_initialized() and dist.get_world_size() == 1
-            summed = spec.base == "c10d.allreduce_" and int((*args, *kwargs.values())[2].op()) in (SUM, MEAN)
-            if alone and (summed or spec.base == "c10d.broadcast_"):
-                return True
-            if self.inside or self.writes_gradient(targets):
-                self.lose(RANKS)
-        given = {one.untyped_storage()._cdata for one in tensors_in(args)} if written_over else set()
-        for target in targets if written_over else ():
-            if target.untyped_storage()._cdata not in given and self.memory.read(target) is None:
-                self.memory.write(target, NOUGHT)
+        """Whether a collective changes nothing, as there is one rank."""
+        if func.namespace not in ("c10d", "_c10d_functional"):
+            return False
+        alone = dist.is_initialized() and dist.get_world_size() == 1
+        summed = spec.base == "c10d.allreduce_" and int((*args, *kwargs.values())[2].op()) in (SUM, MEAN)
+        if alone and (summed or spec.base == "c10d.broadcast_"):
+            return True
+        if self.inside or self.writes_gradient(spec.targets(args, kwargs)):
+            self.lose(RANKS)
         return False
 
     @guarded

@@ -272,9 +272,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        grad, self.running = torch.is_grad_enabled(), spec.short
-        self.grads = grad
-        with self.aside(), torch.set_grad_enabled(grad):
+        self.running, self.grads = spec.short, torch.is_grad_enabled()
+        with self.aside(), torch.set_grad_enabled(self.grads):
             values = super().before(spec, args, kwargs)
         if spec.short == "embedding":
             leaves = {term for part in values[id(args[0])].parts for term in part}
