@@ -135,7 +135,7 @@ class ScriptWatch(Monitor):
 
     def handing(self, made: Handed) -> None:
         """The engine, which saw the pass begin, takes what its graph shows."""
-        if self.engine.inside == 1 and self.engine.runs and not self.engine.closed:
+        if len(self.engine.calls) == 1 and self.engine.runs and not self.engine.closed:
             self.engine.runs[-1].handed = made
 
     def turned(self) -> None:
@@ -422,23 +422,12 @@ def recording(engine: Recorded) -> Iterator[None]:
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
             engine.forward(self, args, kwargs)
-        engine.depth += 1
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            engine.depth -= 1
-
-    def fetched(original: Callable[..., Any], self: Any, index: Any) -> Any:
-        engine.loading += 1
-        try:
-            return original(self, index)
-        finally:
-            engine.loading -= 1
+        return engine.depth.call(call, self, *args, **kwargs)
 
     with ExitStack() as stack:
         stack.enter_context(copies(engine))
         for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
+            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(engine.loading.call, kind.fetch))))
         stack.enter_context(frozen_heap())
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))

@@ -58,7 +58,7 @@ class OneRun(Judging):
         trained = {sample // MICRO for values in gradients for sample in self.terms.summed(values)}
         self.lengths = lengths_of(self.terms, trained)
         for step in engine.facts.updates:
-            runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
+            runs = engine.runs[last.get(step.optimizer, 0) : step.until]
             last[step.optimizer] = step.until
             runs = [run for run in runs if run.window == step.window]  # a loss scaler may leave out a window's step
             runs = runs[self._dropped(step, runs, left.get(step.window, 0)) :]
@@ -107,11 +107,10 @@ class OneRun(Judging):
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
-        windows = {window.step.window: window.parts(window.factor) for window in trained}
-        known = {window.step.window: window for window in trained}
-        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(known[at], windows[at]))
-        return judge.result(windows, equal, self._losses(self.windows[0]))
+        windows = {w.step.window: w for w in self.windows if w.runs}  # a second step in a window has no loss
+        parts = {at: window.parts(window.factor) for at, window in windows.items()}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(windows[at], parts[at]))
+        return judge.result(parts, equal, self._losses(self.windows[0]))
 
     def _alone(self, window: WindowWeights, parts: Sequence[LossPart] | None) -> bool:
         """Whether losses alone show what their tokens weigh: they are one loss of one model, and nothing changed it.

@@ -167,7 +167,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, (*[bared(arg) for arg in args], overload), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = spec.written_in(args, kwargs) if spec.written else []
+        written = spec.targets(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
@@ -190,7 +190,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self._note(target)
 
     def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
-        self.laws.backward = torch._C._current_graph_task_id() != -1
+        self.laws.backward = self.in_backward
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
         if found is None and law is not None and call.values:
@@ -209,7 +209,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
         if self.stepping or target.dim() == 0 or not target.is_floating_point():
             return
-        if torch._C._current_graph_task_id() != -1 or initialising():
+        if self.in_backward or initialising():
             return
         storage, steps = target.untyped_storage(), len(self.facts.updates)
         key = (storage._cdata, geometry_of(target))
@@ -318,6 +318,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def window(self) -> int:
         """The number of the next optimizer step, or of the one that runs."""
         return len(self.facts.updates) - self.stepping
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether autograd runs."""
+        return torch._C._current_graph_task_id() != -1
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
@@ -561,7 +566,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 found |= self.terms.samples(terms)
             if self.several(found):
                 own = self.several({owner for owner in owners if owner >= 0})
-                alone = torch._C._current_graph_task_id() == -1
+                alone = not self.in_backward
                 if alone and self.stepping and found <= self._handed():
                     return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
@@ -584,7 +589,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def location(self) -> Location:
         """The user's line that runs; while autograd runs, the line that started it."""
-        if torch._C._current_graph_task_id() != -1 and self.calls:
+        if self.in_backward and self.calls:
             return self.calls[-1]
         found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
