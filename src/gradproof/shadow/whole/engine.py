@@ -530,10 +530,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 steps.append(name)
                 part = parent
             plain = ".".join(reversed(steps)) or "parameter"
-            taken, number, name = set(self.names.values()), 1, plain
-            while name in taken:
-                number, name = number + 1, f"{plain}#{number + 1}"
-            self.names[id(tensor)] = name
+            before = sum(name.partition("#")[0] == plain for name in self.names.values())
+            self.names[id(tensor)] = f"{plain}#{before + 1}" if before else plain
             self.kept.append(tensor)
         return self.names[id(tensor)]
 
