@@ -121,6 +121,12 @@ class Terms:
         first, *scalars = self.kids[term]
         return first, dict(zip(scalars, self.attributes[term], strict=True))
 
+    def inner(self, term: int, *operators: str) -> int:
+        """What some operators were applied to, one after the other: their first argument."""
+        while self.operators[term] in operators:
+            term = self.kids[term][0]
+        return term
+
     def uncounted(self, term: int) -> int:
         """A term of samples without the counts that scale it, which are numbers of the whole window."""
         bare, powers = self.bare(term)
