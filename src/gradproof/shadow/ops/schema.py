@@ -64,14 +64,15 @@ class Spec:
     results: frozenset[str]
 
     def targets(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        """The tensors that the operator writes."""
-        return [t for at in self.written for t in tensors_in(self.argument(at, args, kwargs))]
-
-    def written_in(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
         """The tensors that a call writes. A fused optimizer divides gradients only where it has a loss scale."""
         fused = self.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
         places = [at for at in self.written if not (fused and self.arguments[at] == "grads")]
         return [t for at in places for t in tensors_in(self.argument(at, args, kwargs))]
+
+    def given(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that a call is given, without those that only take its results."""
+        read = {name: arg for name, arg in kwargs.items() if name not in self.results} if self.results else kwargs
+        return tensors_in((args, read))
 
     def draws(self, args: Any, kwargs: Any) -> bool:
         """Whether a call draws random numbers: one with a probability of nought does not."""

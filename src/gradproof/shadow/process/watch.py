@@ -16,7 +16,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from fractions import Fraction
 from functools import partial, partialmethod
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -32,16 +34,18 @@ from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.ruling import StepRuling, left_over
-from gradproof.shadow.protocol.run_events import CLIP, PASS
+from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling, left_over
+from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, Event
 from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import FUNCTION, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
+from gradproof.shadow.verify.losses import close
 from gradproof.shadow.verify.one_run import OneRun, spans
-from gradproof.shadow.verify.with_events import WithEvents
+from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import TAKEN, frozen_heap, made, ran, replaced, taken_away, ways_out
+from gradproof.shadow.whole.terms import UNIT
+from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {
@@ -131,7 +135,7 @@ class ScriptWatch(Monitor):
 
     def handing(self, made: Handed) -> None:
         """The engine, which saw the pass begin, takes what its graph shows."""
-        if self.engine.inside == 1 and self.engine.runs and not self.engine.closed:
+        if len(self.engine.calls) == 1 and self.engine.runs and not self.engine.closed:
             self.engine.runs[-1].handed = made
 
     def turned(self) -> None:
@@ -310,39 +314,120 @@ def beside_refuted(results: Mapping[str, Result]) -> None:
             result.reason = f"it rests on {refuted[0].obligation}, which is refuted; else: {result.reason}"
 
 
+# -- Refutations that need the values and the events of a run together.
+#
+# Values show that a gradient is missing, or has two scales. Events show the line, and that nothing else explains it.
+LOST = "zeroed before the step: gradients of this window are lost"
+MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
+MIXED = "unscaled before the window was complete: the sum mixes two scales"
+SCALED = "clipped before unscale: the norm was measured times the loss scale"
+TWICE = "clipped twice"
+LATE = "clipped after the step"
+DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
+EVENT_HELP = {
+    "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
+    "GA-EQ-001": "unscale once, after the last micro-batch",
+    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
+    "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
+}
+
+
+class WithEvents:
+    """What the windows of a run break, by their values and events."""
+
+    def __init__(self, judge: OneRun, ruling: StepRuling) -> None:
+        self.judge, self.ruling = judge, ruling
+
+    def results(self) -> Iterator[Result]:
+        """What is wrong; nothing where something unusual was seen."""
+        if self.judge.facts.lost or self.ruling.strange():
+            return
+        early = any(why == EARLY for why, _ in self.ruling.broken())
+        if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
+            yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
+        count, line = self.judge.dropped()
+        by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
+        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [UNIT]]
+        divided = by == {count} or all(close(number, Fraction(1, count)) for number in every)
+        if divided and count > 2 and line is not None:  # a half is usual
+            yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
+        seen = {window.number: window for window in self.ruling.windows}
+        yield from (one for window in seen.values() for one in self._nothing(window))
+        several = len({window.step.optimizer for window in self.judge.windows}) > 1
+        for window in self.judge.windows if not several else ():
+            own = seen.get(window.step.window)
+            if own is not None:
+                yield from self._lost(window)
+                yield from self._scales(window, own)
+
+    def _made(self, name: str, why: str, location: Location) -> Result:
+        return Result(name, Outcome.REFUTED, why, location, EVENT_HELP[name], "events", RECORDED)
+
+    def _nothing(self, window: SeenWindow) -> Iterator[Result]:
+        """Every gradient was zeroed, and the step has none."""
+        after = reversed(window.before_step)
+        last = next((event for event in after if event.kind in (PASS, ZERO)), None)
+        if last is not None and last.kind == ZERO and not any(event.about.held for event in window.steps):
+            yield self._made("GA-INV-002", LOST, last.location)
+
+    def _lost(self, window: WindowWeights) -> Iterator[Result]:
+        """Gradients are zeroed before the step, and nothing is put into their place.
+
+        What comes before a whole window may be another pass than a micro-batch's. How long a window is has to be given,
+        or what was zeroed is the larger part of one.
+        """
+        at = [i for i, run in enumerate(window.runs) if run.emptied is not None]
+        if not at or not window.samples < window.own:
+            return
+        before, after = window.runs[: at[0] + 1], len(window.runs) - at[-1] - 1
+        gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
+        location = window.runs[at[0]].emptied
+        if not gone & window.samples and after < self.ruling.n and location is not None:
+            made = self._made("GA-INV-002", LOST, location)
+            if not self.ruling.given and after > at[-1]:
+                made.outcome, made.reason, made.help = Outcome.UNKNOWN, MAYBE, "give --accum-steps"
+            yield made
+
+    def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
+        """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
+        events, after = seen.before_step, seen.events[len(seen.before_step) :]
+        unscaled = [i for i, event in enumerate(events) if event.kind == UNSCALE]
+        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
+        clips = [i for i, event in enumerate(events) if self._clips(event)]
+        if unscaled and scale != (UNIT, {}):
+            if any(event.kind == PASS and event.about is not None for event in events[unscaled[0] :]):
+                yield self._made("GA-EQ-001", MIXED, events[unscaled[0]].location)
+            first = next((i for i in clips if i < unscaled[0]), None)
+            if first is not None and not any(event.kind == ZERO for event in events[first : unscaled[0]]):
+                yield self._made("GA-INV-005", SCALED, events[first].location)
+        for i, j in pairwise(clips):
+            between = {event.kind for event in events[i:j]} & {PASS, ZERO}
+            if events[i].about & events[j].about and not between:
+                yield self._made("GA-INV-005", TWICE, events[j].location)
+        zeroed = next((i for i, event in enumerate(after) if event.kind == ZERO), len(after))
+        late = next((event for event in after[:zeroed] if self._clips(event)), None)
+        if late is not None and not clips:
+            yield self._made("GA-INV-005", LATE, late.location)
+
+    def _clips(self, event: Event) -> bool:
+        """Whether an event is a clip of some of the optimizer's gradients."""
+        return event.kind == CLIP and bool(event.about & self.ruling.own)
+
+
 @contextmanager
 def recording(engine: Recorded) -> Iterator[None]:
     """Operators, modules and backward passes are followed while this runs."""
-    call, copy = nn.Module.__call__, vars(torch.Tensor)["__deepcopy__"]
+    call = nn.Module.__call__
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
             engine.forward(self, args, kwargs)
-        engine.depth += 1
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            engine.depth -= 1
-
-    def fetched(original: Callable[..., Any], self: Any, index: Any) -> Any:
-        engine.loading += 1
-        try:
-            return original(self, index)
-        finally:
-            engine.loading -= 1
-
-    def copied(self: torch.Tensor, memo: Any) -> Any:
-        again = id(self) in memo
-        with _disable_current_modes():
-            made = copy(self, memo)
-        if not again:
-            engine.copied(self, made)
-        return made
+        return engine.depth.call(call, self, *args, **kwargs)
 
     with ExitStack() as stack:
-        stack.enter_context(replaced(torch.Tensor, "__deepcopy__", copied))
+        stack.enter_context(copies(engine))
         for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(fetched, kind.fetch))))
+            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(engine.loading.call, kind.fetch))))
         stack.enter_context(frozen_heap())
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))

@@ -32,7 +32,7 @@ from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.handed import Handed, KeptWindows, ReportedLoss, handed
 from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, world_of
-from gradproof.shadow.record.patches import CLIPS, Patches, all_subclasses, params_of
+from gradproof.shadow.record.patches import CLIPS, Nested, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -98,7 +98,7 @@ class Monitor(KeptWindows):
         self._scale: Any = None
         self._scaler: Any = None
         self._attempts = 0
-        self.inside = 0  # how many calls that are watched run within each other
+        self.inside = Nested()  # calls that are watched
         self._stack, self._threads = list[int](), list[int]()
         self._undo = ExitStack()
         self._forward: Any = None
@@ -139,7 +139,7 @@ class Monitor(KeptWindows):
                 patches.method(cls, "step", self._scaled_step)
                 patches.method(cls, "scale", self._scaling)
                 patches.method(cls, "unscale_", self._unscaling)
-            patches.schedules(self._scheduled, self._within)
+            patches.schedules(self._scheduled, self.inside.call)
             for owner in (Optimizer, nn.Module):
                 for cls in all_subclasses(owner):
                     patches.method(cls, "zero_grad", self._zeroing)
@@ -188,14 +188,7 @@ class Monitor(KeptWindows):
         """A call that is an event of its own, but for one inside another."""
         if not self.inside and not initialising():
             self.run.keep(kind, about)
-        return self._within(original, *args, **kwargs)
-
-    def _within(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        self.inside += 1
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self.inside -= 1
+        return self.inside.call(original, *args, **kwargs)
 
     def _clipping(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
         """A clip of torch.nn.utils. One at infinity measures, and scales nothing."""
@@ -294,7 +287,7 @@ class Monitor(KeptWindows):
         try:
             if len(set(self._threads)) > 1:
                 self.run.keep(kinds.THREADS)
-            found = self._within(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
+            found = self.inside.call(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
             if accumulate_grad and not inner:
                 self.run.keep(kinds.ABORTED)

@@ -96,6 +96,24 @@ class Patches:
         self._functions.clear()
 
 
+class Nested:
+    """Calls that may run within each other: true while one runs."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __bool__(self) -> bool:
+        return self.depth > 0
+
+    def call(self, original: Replacement, *args: Any, **kwargs: Any) -> Any:
+        """Call a function."""
+        self.depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.depth -= 1
+
+
 def holding(wanted: Set[int]) -> list[tuple[Any, str, Any]]:
     """Every global name of an imported module that holds an object of one of these ids."""
     found = []

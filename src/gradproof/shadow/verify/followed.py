@@ -31,7 +31,7 @@ from gradproof.shadow.whole.memory import geometry_of, weakly
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import NOBODY, Combination
-from gradproof.shadow.whole.unseen import call_site, made, ran, replaced, ways_out
+from gradproof.shadow.whole.unseen import call_site, copies, made, ran, replaced, ways_out
 from gradproof.shadow.whole.values import Value
 
 
@@ -138,7 +138,7 @@ def with_numbers(
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine):
+    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine), copies(engine):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)
@@ -255,7 +255,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results, and log the operator with the names of its arguments."""
         super().after(func, spec, args, kwargs, values, out)
-        written, made = spec.written_in(args, kwargs), tensors_in(out)
+        written, made = spec.targets(args, kwargs), tensors_in(out)
         begins, fresh = initialising(), [self._storage(t) not in self.met for t in made]
         if self.stepping:
             self.renewing |= {(self._storage(t), geometry_of(t)): t for t in written}
@@ -278,7 +278,7 @@ class Logging(Engine):  # type: ignore[no-untyped-call]
                 self._operator(name.removeprefix("_foreach_"), own, [result], 1)
         else:
             self._add("operator", name, named, [*{self._plain(t)["tensor"]: t for t in results}.values()])
-        line = user_location() if torch._C._current_graph_task_id() != -1 else NOWHERE
+        line = user_location() if self.in_backward else NOWHERE
         if line not in (NOWHERE, self.location()) and not recomputing():
             self._add("lost", f"code of yours runs inside of a backward pass: {line}")
 

@@ -111,14 +111,10 @@ def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
 
 def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through: Collection[str] = ADDED) -> bool:
     """Whether a scalar is a sum of counts, and nothing of the model. `through`: what may be done to counts."""
-    stack, found = [scalar], False
-    while stack:
-        term = stack.pop()
-        if terms.operators[term] not in (*counts, *through):
-            return False
-        found |= terms.operators[term] in counts
-        stack += () if terms.operators[term] in counts else terms.kids[term]
-    return found and not terms.trained[scalar]
+    followed = [name for name in through if name not in counts]
+    every = terms.walked([scalar], lambda term: terms.kids[term] if terms.operators[term] in followed else ())
+    made = {terms.operators[term] for term in every}
+    return made <= {*counts, *through} and not made.isdisjoint(counts) and not terms.trained[scalar]
 
 
 class LossTotals:
@@ -179,19 +175,13 @@ class LossTotals:
             counts, every = terms.rescaled(total, {divisors[0]: 1}), self._counts_in(divisors[0])
             if not counts.keys() <= numbers.keys() or not all(terms.operators[t] == "count" for t in (*counts, *every)):
                 return None
-            labels = {(terms.attributes[t], self._unsliced(t)) for t in counts}
+            labels = {(terms.attributes[t], terms.inner(terms.kids[t][0], "slice")) for t in counts}
             if counts.keys() & every.keys() or labels != {(terms.attributes[t], terms.kids[t][0]) for t in every}:
                 return None
             summed = sum(numbers[t] * float(by) for t, by in counts.items())
             weights |= {window: summed / numbers[divisors[0]]} if summed else {}
         most = max(weights.values(), default=0)
         return next((at for at, weight in weights.items() if weight < 0.999 * most), None)
-
-    def _unsliced(self, count: int) -> int:
-        labels = self.terms.kids[count][0]
-        while self.terms.operators[labels] == "slice":
-            labels = self.terms.kids[labels][0]
-        return labels
 
     def _plainly(self, total: Combination) -> Combination:
         """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
@@ -205,9 +195,7 @@ class LossTotals:
         return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
 
     def _counts_in(self, scalar: int) -> Combination:
-        while self.terms.operators[scalar] in ("clamp", "clamp_min", "cast"):
-            scalar = self.terms.kids[scalar][0]
-        return self.terms.parts_of(scalar)
+        return self.terms.parts_of(self.terms.inner(scalar, "clamp", "clamp_min", "cast"))
 
     def _counted(self, total: Combination) -> bool:
         """Whether a total is divided by counts of labels."""

@@ -55,19 +55,16 @@ class OneRun(Judging):
         self.totals: set[str] = set()
         self.unused = set[int]()
         last: dict[int, int] = {}
+        gradients = (step.gradients.values() for step in engine.facts.updates if step.window in recorded)
+        trained = {sample // MICRO for values in gradients for sample in self.terms.summed(values)}
+        self.lengths = lengths_of(self.terms, trained)
         for step in engine.facts.updates:
-            runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
+            runs = engine.runs[last.get(step.optimizer, 0) : step.until]
             last[step.optimizer] = step.until
             runs = [run for run in runs if run.window == step.window]  # a loss scaler may leave out a window's step
             runs = runs[self._dropped(step, runs, left.get(step.window, 0)) :]
-            own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients and step.window in recorded:
-                self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
-                self.windows[-1].idle = [run for run in runs if not (run.gains or run.returned)]
-        trained = {sample // MICRO for window in self.windows for sample in window.samples}
-        self.lengths = lengths_of(self.terms, trained)
-        for window in self.windows:
-            window.lengths = self.lengths
+                self.windows.append(WindowWeights(engine, step, runs, self.skeletons, self.lengths))
         modes = engine.modes  # with a mode of its own, evaluation is no training
         self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
@@ -111,11 +108,10 @@ class OneRun(Judging):
 
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
-        trained = [window for window in self.windows if window.runs]  # a second step in a window has no loss
-        windows = {window.step.window: window.parts(self.engine, window.factor()) for window in trained}
-        known = {window.step.window: window for window in trained}
-        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(known[at], windows[at]))
-        return judge.result(windows, equal, self._losses(self.windows[0]))
+        windows = {w.step.window: w for w in self.windows if w.runs}  # a second step in a window has no loss
+        parts = {at: window.parts(window.factor) for at, window in windows.items()}
+        judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(windows[at], parts[at]))
+        return judge.result(parts, equal, self._losses(self.windows[0]))
 
     def _alone(self, window: WindowWeights, parts: Sequence[LossPart] | None) -> bool:
         """Whether losses alone show what their tokens weigh: they are one loss of one model, and nothing changed it.
@@ -270,18 +266,18 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if self.lengths or not (self._simple(window) or window.own_means(self.engine)):
+        if self.lengths or not self._simple(window):
             how = "the lengths of their batches" if self.lengths else "numbers that the step computes"
             reason, outcome = f"{reason}, by {how}", Outcome.UNKNOWN
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
-        """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
-        alone = [WindowWeights(self.terms, window.step, [run], self.skeletons) for run in window.runs]
-        for one in alone:
-            one.lengths = self.lengths
-        every = [[loss.mass for loss in one.masses(self.engine, (UNIT, {})).values()] for one in alone]
-        return all(masses and all(self._share(self.number(mass), window) for mass in masses) for masses in every)
+        """Whether each micro-batch is a mean, or weighs 1, 1/N or N as a whole: no weight that the step computes."""
+        losses = window.masses((UNIT, {})).values()
+        masses = [(at, mass) for loss in losses for at, mass in loss.passes.items()]
+        whole = len({at for at, _ in masses}) == len(window.runs)
+        shares = whole and all(self._share(self.number(mass), window) for _, mass in masses)
+        return shares or window.own_means()
 
     def _share(self, number: Fraction | None, window: WindowWeights) -> bool:
         """Whether a weight of a micro-batch is 1, N or 1/N, for a number of micro-batches of a window of this run."""
@@ -314,7 +310,7 @@ class OneRun(Judging):
 
     def weighs(self, window: WindowWeights) -> list[Fraction]:
         """What the samples of a window weigh in all, for each loss of which it is known."""
-        found = (self.number(loss.mass) for loss in window.masses(self.engine, window.factor()).values())
+        found = (self.number(loss.mass) for loss in window.masses(window.factor).values())
         return [number for number in found if number is not None]
 
     def _held(self, scalar: int) -> Fraction | None:
@@ -329,13 +325,13 @@ class OneRun(Judging):
 
         They add up to one, or each is one, or each loss is divided by N; N or 1/N is a wrong rule.
         """
-        losses, own, line = window.masses(self.engine, window.factor()), self.engine.own.at, self._losses(window)
+        losses, own, line = window.masses(window.factor), self.engine.own.at, self._losses(window)
         if not losses or own is not None:
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
             return "", None, self._open(EQ, reason, own or line)
-        known, summed = window.divided(self.engine, losses.values(), self.number), window.summed(self.engine)
-        if window.others and known:
+        known, summed = window.divided(losses.values(), self.number), window.summed()
+        if known and window.others():
             return "", None, self._open(EQ, f"{CHANCE}: {near(max(one.total for one in known))} in this run", line)
         follows = len({len(other.runs) for other in self.windows if other.runs}) > 1
         sums = FACTOR * (not known) if summed is None else DIVIDED if summed else SUM
@@ -472,7 +468,7 @@ class OneRun(Judging):
 
     def _clips(self, window: WindowWeights) -> Iterator[str]:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
-        factor = window.factor()
+        factor = window.factor
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
         if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not followed):
@@ -489,7 +485,7 @@ class OneRun(Judging):
 
     def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
-        if window.summed(self.engine) is not None or self._scaled(window)[0] == OWN_FACTOR:
+        if window.summed() is not None or self._scaled(window)[0] == OWN_FACTOR:
             return True
         return any(self._share(number, window) for number in self.weighs(window))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,14 +18,12 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
+from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH
 from gradproof.shadow.verify.reported import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
 from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
-
-if TYPE_CHECKING:
-    from gradproof.shadow.verify.followed import Followed
 
 CAUSES = (STALE, STEPS, CLIP, DATA)
 """Obligations whose refutation explains a gradient that differs, the first one first."""

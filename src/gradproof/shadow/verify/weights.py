@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from gradproof.shadow.locations import Location
@@ -36,7 +36,9 @@ from gradproof.shadow.whole.terms import (
     Combination,
     Powers,
     Terms,
+    added,
     multiplied,
+    pending,
     plus,
     times,
 )
@@ -56,33 +58,39 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 @dataclass
 class LossWeight:
-    """What a loss of a window weighs in all, whether it is a mean, and its `passes`, counted from 0."""
+    """What a loss of a window weighs in each of its `passes`, counted from 0, and whether it is a mean."""
 
-    mass: Combination = field(default_factory=dict)
-    mean: bool = False
-    passes: set[int] = field(default_factory=set)
+    mean: bool
+    passes: dict[int, Combination] = field(default_factory=dict)
+
+    @property
+    def mass(self) -> Combination:
+        """What it weighs in all."""
+        return added(self.passes.values())
 
 
 class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window.
 
-    `idle`: backward passes that brought nothing. `others`: a number of other samples than all of the window scales
-    the losses. `losses`: the scalars that the losses brought. `lengths`: that of each micro-batch, where these differ.
+    `runs`: backward passes that brought something to its gradients; `idle`: those that brought nothing. `losses`: the
+    scalars that the losses brought. `lengths`: that of each micro-batch, where these differ.
     """
 
-    def __init__(self, terms: Terms, step: Update, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
-        self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
-        self.idle: list[BackwardPass] = []
-        self.others = False
+    def __init__(
+        self, engine: Recorded, step: Update, runs: Sequence[BackwardPass], skeletons: dict[Any, int],
+        lengths: Mapping[int, int],
+    ) -> None:  # fmt: skip
+        self.engine, self.terms, self.step = engine, engine.terms, step
+        self.skeletons, self.lengths = skeletons, lengths
+        self.runs = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+        self.idle = [run for run in runs if not (run.gains or run.returned)]
         self.unit: dict[int, int] = {}
         self.shape: dict[int | None, dict[int, int]] = {}
-        self.lengths: Mapping[int, int] = {}
-        bare = [terms.bare(term)[0] for value in step.gradients.values() for term in value]
-        self.samples = terms.samples(bare)
-        gained = [(run, *terms.bare(term)) for run in runs for gain in run.gains.values() for term in gain]
+        self.samples = self.terms.summed(step.gradients.values())
+        gained = [(run, *self.terms.bare(term)) for run in self.runs for gain in run.gains.values() for term in gain]
         self.arrived = {bare for _, bare, _ in gained}
         self.losses = {scalar for run, _, powers in gained for scalar in powers if scalar < run.before}
-        self.own = terms.samples(self.arrived)
+        self.own = self.terms.samples(self.arrived)
 
     @property
     def shown(self) -> int:
@@ -191,18 +199,20 @@ class WindowWeights:
 
     # The scale of the losses
 
-    def parts(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> list[LossPart] | None:
+    def parts(self, factor: tuple[Fraction, Powers] | None) -> list[LossPart] | None:
         """The parts of the window's losses, times a factor; None where something is no loss."""
         strange = any(run.seeded or run.returned or not run.roots for run in self.runs)
-        return None if factor is None or strange else loss_parts(engine.laws, (run.roots for run in self.runs), factor)
+        if factor is None or strange:
+            return None
+        return loss_parts(self.engine.laws, (run.roots for run in self.runs), factor)
 
-    def summed(self, engine: Recorded) -> Powers | None:
+    def summed(self) -> Powers | None:
         """By what every loss is divided, if each is a sum, and each element of the window has this one weight.
 
         What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
         cut into micro-batches, it is the same. None where the losses are no such sums.
         """
-        parts = self.parts(engine, self.factor())
+        parts = self.parts(self.factor)
         if not parts or any(part.by != 1 or part.kind != "sum" or part.powers != parts[0].powers for part in parts):
             return None
         common = parts[0].powers
@@ -211,9 +221,9 @@ class WindowWeights:
         once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
         return common if once and len(common) < 2 else None
 
-    def own_means(self, engine: Recorded) -> bool:
+    def own_means(self) -> bool:
         """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""
-        parts, terms = self.parts(engine, self.factor() and (UNIT, {})) or [], self.terms
+        parts, terms = self.parts(self.factor and (UNIT, {})) or [], self.terms
         own = {
             one: terms.samples(part.term for part in parts if part.micro == one) for one in range(1 + len(self.runs))
         }
@@ -223,34 +233,36 @@ class WindowWeights:
             for part in parts for scalar, power in (part.powers or {terms.one: 0}).items()
         )  # fmt: skip
 
-    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, LossWeight]:
-        """For each loss term of the window its weight in all: one for a mean. Nothing where that is not shown.
+    def others(self) -> bool:
+        """Whether a number of other samples than all of the window scales the losses."""
+        return any(self.kept(part.powers) for part in self.parts(self.factor) or ())
+
+    def masses(self, factor: tuple[Fraction, Powers] | None) -> dict[int, LossWeight]:
+        """For each loss term of the window its weight: one for a mean. Nothing where that is not shown.
 
         The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
         """
         found, signed = dict[int, LossWeight](), set[int]()
-        for part in self.parts(engine, factor) or ():
+        for part in self.parts(factor) or ():
             sample = self.top(part.term)
             if sample < 0:
                 return {}
-            self.others |= bool(self.kept(part.powers))
-            key = self.skeleton(part.term, sample)
-            one = found.setdefault(key, LossWeight())
-            one.mass, one.mean = plus(one.mass, part.mass(self.terms)), part.kind == "mean"
-            one.passes.add(part.micro - 1)
+            key, at = self.skeleton(part.term, sample), part.micro - 1
+            one = found.setdefault(key, LossWeight(part.kind == "mean"))
+            one.passes[at] = plus(one.passes.get(at, ZERO), part.mass(self.terms))
             signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
         for key, one in found.items():
             if key not in signed and all(by < 0 for by in one.mass.values()):
-                one.mass = times(one.mass, Fraction(-1))
+                one.passes = {at: times(mass, Fraction(-1)) for at, mass in one.passes.items()}
         return found
 
     def divided(
-        self, engine: Recorded, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
+        self, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
     ) -> list[Divided]:
         """The losses of which the weights are known, with what their graphs show."""
-        update = next(at for at, one in enumerate(engine.facts.updates) if one is self.step)
-        unscaled = engine.facts.unscaled.get(update)
-        after = (self.factor() or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
+        facts = self.engine.facts
+        unscaled = facts.unscaled.get(next(at for at, one in enumerate(facts.updates) if one is self.step))
+        after = (self.factor or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
         every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
         for loss in losses:
             handed = [(self.runs[at].handed or Handed(None, ""), every[at]) for at in sorted(loss.passes)]
@@ -261,6 +273,7 @@ class WindowWeights:
                 found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
         return found
 
+    @cached_property
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
         gained = dict[int, tuple[Fraction, Powers]]()
@@ -352,14 +365,8 @@ def numbered(
 
     `length`: a size that has a name of its own, as that of a batch that is padded.
     """
-    stack = [*of]
-    while stack:
-        one = stack[-1]
-        key = None if one in made else leaf(one)
-        left = [] if one in made or key is not None else [kid for kid in terms.kids[one] if kid not in made]
-        stack += left
-        if not left and stack.pop() not in made:
-            made[one] = numbers.setdefault(form(terms, one, made, length) if key is None else key, len(numbers))
+    for one in pending(of, made, lambda term: terms.kids[term] if leaf(term) is None else ()):
+        made[one] = numbers.setdefault(leaf(one) or form(terms, one, made, length), len(numbers))
     return made
 
 

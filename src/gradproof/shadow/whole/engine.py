@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradproof.shadow.locations import NOWHERE, Location, initialising, saved, user_location
 from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import inside, plain
-from gradproof.shadow.record.patches import params_of, states
+from gradproof.shadow.record.patches import Nested, params_of, states
 from gradproof.shadow.whole.facts import Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import GENERATORS, Call, Interpreter, Law, bounds, by_numbers, settings
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
@@ -62,7 +62,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.facts = RunFacts()
         self.assumed = Assumed(self.lose)
         self.facts.assumed = self.assumed.names
-        self.busy = self.depth = 0  # with tensors of its own; calls of modules, and of functions like them
+        self.busy, self.depth = 0, Nested()  # with tensors of its own; calls of modules, and of functions like them
         self.made: Counter[tuple[str, int]] = Counter()
         self.names, self.buffers, self.parents = dict[int, str](), dict[int, str](), dict[int, tuple[Any, str]]()
         self.declared, self.kept = dict[int, torch.Tensor](), list[torch.Tensor]()
@@ -107,7 +107,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments, by the identity of the tensor."""
-        return {id(t): self.value(t) for t in tensors_in((args, kwargs))}
+        return {id(t): self.value(t) for t in spec.given(args, kwargs)}
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
@@ -157,7 +157,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     ) -> None:
         """Work out the values of results, and put them where they are."""
         self.facts.operators += 1
-        tensors = tensors_in((args, kwargs))
+        tensors = spec.given(args, kwargs)
         values = [known[id(t)] for t in tensors]
         name = spec.function.removeprefix("_foreach_")
         made = [r if isinstance(r, torch.Tensor) else None for r in results]
@@ -167,7 +167,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, (*[bared(arg) for arg in args], overload), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = spec.written_in(args, kwargs) if spec.written else []
+        written = spec.targets(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
@@ -190,7 +190,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self._note(target)
 
     def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
-        self.laws.backward = torch._C._current_graph_task_id() != -1
+        self.laws.backward = self.in_backward
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
         if found is None and law is not None and call.values:
@@ -209,7 +209,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
         if self.stepping or target.dim() == 0 or not target.is_floating_point():
             return
-        if torch._C._current_graph_task_id() != -1 or initialising():
+        if self.in_backward or initialising():
             return
         storage, steps = target.untyped_storage(), len(self.facts.updates)
         key = (storage._cdata, geometry_of(target))
@@ -318,6 +318,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def window(self) -> int:
         """The number of the next optimizer step, or of the one that runs."""
         return len(self.facts.updates) - self.stepping
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether autograd runs."""
+        return torch._C._current_graph_task_id() != -1
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
@@ -448,6 +453,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.facts.reads.append((self.location(), "a storage"))
             self.facts.free = self.facts.gated = True
 
+    def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
+        """deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
+        if plain(tensor) and (self.memory.met(tensor) or id(tensor) in self.buffers):
+            with self.aside():
+                self.memory.write(made, self.value(tensor))
+
     @abstractmethod
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
         """Python reads numbers of a tensor, by the function or operator that is called so."""
@@ -519,10 +530,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 steps.append(name)
                 part = parent
             plain = ".".join(reversed(steps)) or "parameter"
-            taken, number, name = set(self.names.values()), 1, plain
-            while name in taken:
-                number, name = number + 1, f"{plain}#{number + 1}"
-            self.names[id(tensor)] = name
+            before = sum(name.partition("#")[0] == plain for name in self.names.values())
+            self.names[id(tensor)] = f"{plain}#{before + 1}" if before else plain
             self.kept.append(tensor)
         return self.names[id(tensor)]
 
@@ -555,7 +564,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 found |= self.terms.samples(terms)
             if self.several(found):
                 own = self.several({owner for owner in owners if owner >= 0})
-                alone = torch._C._current_graph_task_id() == -1
+                alone = not self.in_backward
                 if alone and self.stepping and found <= self._handed():
                     return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
@@ -578,7 +587,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def location(self) -> Location:
         """The user's line that runs; while autograd runs, the line that started it."""
-        if torch._C._current_graph_task_id() != -1 and self.calls:
+        if self.in_backward and self.calls:
             return self.calls[-1]
         found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]

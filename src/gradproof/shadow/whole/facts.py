@@ -44,9 +44,9 @@ class Update:
     Where there are numbers: `numbers` of the gradients; `weights` before the step, and as it `moved` them; `begun`, of
     `begun_with`; learning `rates`. `peak`: the largest of a gradient while the window was summed; what scaled the
     gradients after that scales it as well.
-    Of a watched run: its `window`, counted from 0; `since`, `until`: the backward passes before the recording began, or
-    went on, and before the step; `part`: how often it went on after windows that were not recorded; `fetches`: the
-    number of the micro-batch at which it went on last, and of the one that was fetched last before the step.
+    Of a watched run: its `window`, counted from 0; `until`: the backward passes before the step; `part`: how often the
+    recording went on after windows that were not recorded; `fetches`: the number of the micro-batch at which it went on
+    last, and of the one that was fetched last before the step.
     """
 
     location: Location
@@ -63,7 +63,6 @@ class Update:
     begun: dict[str, torch.Tensor] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
     peak: float = 0.0
-    since: int = 0
     until: int = 0
     window: int = 0
     part: int = 0

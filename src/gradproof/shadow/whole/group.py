@@ -154,14 +154,9 @@ class Exchange:
 
     def _packed(self, what: Any, own: Sequence[Value], ranks: tuple[int, ...]) -> Parcel:
         terms, sent = self.terms, self.sent.setdefault(ranks, {self.terms.one})
-        new: list[int] = []
-        stack = [term for value in own for part in value.parts for term in part]
-        while stack:
-            term = stack.pop()
-            if term not in sent:
-                sent.add(term)
-                new.append(term)
-                stack.extend(terms.kids[term])
+        given = [term for value in own for part in value.parts for term in part]
+        new = terms.walked(given, lambda term: () if term in sent else terms.kids[term]) - sent
+        sent |= new
         rows = [
             (t, terms.operators[t], terms.attributes[t], terms.kids[t], terms.shapes[t], terms.owners[t])
             for t in sorted(new)

@@ -398,8 +398,7 @@ class Interpreter(Algebra):
         if seen is not None:
             self.every_label = True
             return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
-        while self.terms.operators[labels] in ("reshape", "permute"):
-            labels = self.terms.kids[labels][0]
+        labels = self.terms.inner(labels, "reshape", "permute")
         return self.terms.of(self.terms.make("count", (ignored,), (labels,), ()))
 
     def _mask(self, term: int, ignored: int) -> NDArray[Any] | None:

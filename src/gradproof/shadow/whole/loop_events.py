@@ -19,7 +19,7 @@ from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.protocol.run_events import Event
-from gradproof.shadow.record.patches import Patches
+from gradproof.shadow.record.patches import Nested, Patches
 from gradproof.shadow.result import Result
 from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.terms import NOBODY
@@ -246,17 +246,13 @@ def _emptied(tensor: torch.Tensor) -> bool:
 @contextmanager
 def seen(events: LoopEvents) -> Iterator[None]:
     """`zero_grad` and the steps of schedules are events while this runs; a schedule given its place counts no steps."""
-    patches, busy = Patches(), [0]
+    patches, busy = Patches(), Nested()
 
     def noted(kind: str, original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
         placed = kind == SCHEDULE and (args or kwargs) and not isinstance(owner, lr_scheduler.ReduceLROnPlateau)
-        if not busy[0] and not placed and not initialising():
+        if not busy and not placed and not initialising():
             events.add(kind)
-        busy[0] += 1
-        try:
-            return original(owner, *args, **kwargs)
-        finally:
-            busy[0] -= 1
+        return busy.call(original, owner, *args, **kwargs)
 
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         patches.method(owner, "zero_grad", functools.partial(noted, ZERO))

@@ -6,21 +6,18 @@ import operator
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from types import MethodDescriptorType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, user_location
-from gradproof.shadow.whole.memory import geometry_of
+from gradproof.shadow.whole.engine import Engine
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
 from gradproof.shadow.whole.unseen import SHOWN, WAYS_OUT, NoNumbers, of_an_object, taken
 from gradproof.shadow.whole.values import shared
-
-if TYPE_CHECKING:
-    from gradproof.shadow.whole.engine import Engine
-    from gradproof.shadow.whole.runs import Real
 
 PLAIN = (int, float)
 SCALED = frozenset({
@@ -250,11 +247,9 @@ class Unreading(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.item and args[0].numel() == 1:
-            engine, whole = self.engine, single(self.engine, args[0])
-            if not engine.laws.constant(whole):
-                return UnknownNumber(engine, whole)
-            held = whole.get(engine.terms.one, 0)
-            return float(held) if args[0].is_floating_point() else int(held)
+            whole = single(self.engine, args[0])
+            if not self.engine.laws.constant(whole):
+                return UnknownNumber(self.engine, whole)
         name = getattr(func, "__name__", "")
         if name in ("__format__", "__repr__"):
             return "?"
@@ -298,8 +293,6 @@ class Reading(TorchFunctionMode):
         if func is torch.Tensor.__index__:
             return self._index(args[0])
         name = getattr(func, "__name__", "")
-        if func is torch.Tensor.__deepcopy__:
-            return self._copied(func, *args, **kwargs)
         for tensor in taken(name, args, kwargs):
             self.engine.read_whole(name, tensor)
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
@@ -325,20 +318,6 @@ class Reading(TorchFunctionMode):
         else:
             for number in carried((args, kwargs)):
                 number.left()
-
-    def _copied(self, func: Any, tensor: torch.Tensor, memo: Any) -> torch.Tensor:
-        """A copy of a tensor by the bytes of its storage, which no operator makes: it holds what the tensor holds."""
-        engine, storage = self.engine, tensor.untyped_storage()._cdata
-        with engine.aside():
-            value = engine.memory.read(tensor) if tensor.layout is torch.strided and engine.memory.met(tensor) else None
-            held = engine.memory.held.pop(storage, None)
-        made: torch.Tensor = func(tensor, memo)
-        with engine.aside():
-            if held is not None:
-                engine.memory.held[storage] = held
-            if value is not None and geometry_of(tensor) == geometry_of(made):
-                engine.memory.write(made, value)
-        return made
 
     def _one(self, func: Any, tensor: torch.Tensor) -> Any:
         facts = self.engine.facts

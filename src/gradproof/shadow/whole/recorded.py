@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.record.checksums import plain
-from gradproof.shadow.record.patches import params_of, states
+from gradproof.shadow.record.patches import Nested, params_of, states
 from gradproof.shadow.whole.facts import BackwardPass
 from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.laws import LAWS, pointwise
@@ -46,8 +46,9 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
-        self.inside = self.steps = self.resumed = self.loading = 0
-        self.since = self.parts = self.applied_of = 0
+        self.loading = Nested()  # calls of what makes a batch
+        self.steps = self.resumed = 0
+        self.parts = self.applied_of = 0
         self.runs, self.alive = list[BackwardPass](), list[torch.Tensor]()
         self.looked, self.arrived, self.reaching = set[int](), set[int](), set[int]()
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
@@ -84,7 +85,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         reads(self, func, spec, args, kwargs)
         if base in READS:
             return func(*args, **kwargs)
-        if self.stepping and not self.inside:
+        if self.stepping and not self.in_backward:
             if not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
                 self.lose("a gradient is written while the optimizer steps")
             return func(*args, **kwargs)
@@ -96,12 +97,13 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
-        if self.inside and user_location() != self.calls[-1] and not recomputing():  # a hook, or a function of its own
+        within = self.in_backward and self.calls and not recomputing()
+        if within and user_location() != self.calls[-1]:  # a hook, or a function of its own
             self.hooked = self.hooked or user_location()
             self.own.hook(base)
             if self.writes_gradient(spec.targets(args, kwargs)):
                 self.overwritten = user_location()
-        if base in EMPTIED and not self.inside and self.writes_gradient(spec.targets(args, kwargs)):
+        if base in EMPTIED and not self.in_backward and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
         if not self.trained_on and base in MOVED:
@@ -109,28 +111,22 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         return out
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
-        """Whether a collective changes nothing, as there is one rank. What an operator only writes is not asked for."""
-        collective = func.namespace in ("c10d", "_c10d_functional")
-        written_over = self.inside and func._overloadname == "out"
-        targets = spec.targets(args, kwargs) if collective or written_over else []
-        if collective:
-            alone = dist.is_initialized() and dist.get_world_size() == 1
-            summed = spec.base == "c10d.allreduce_" and int((*args, *kwargs.values())[2].op()) in (SUM, MEAN)
-            if alone and (summed or spec.base == "c10d.broadcast_"):
-                return True
-            if self.inside or self.writes_gradient(targets):
-                self.lose(RANKS)
-        given = {one.untyped_storage()._cdata for one in tensors_in(args)} if written_over else set()
-        for target in targets if written_over else ():
-            if target.untyped_storage()._cdata not in given and self.memory.read(target) is None:
-                self.memory.write(target, NOUGHT)
+        """Whether a collective changes nothing, as there is one rank."""
+        if func.namespace not in ("c10d", "_c10d_functional"):
+            return False
+        alone = dist.is_initialized() and dist.get_world_size() == 1
+        summed = spec.base == "c10d.allreduce_" and int((*args, *kwargs.values())[2].op()) in (SUM, MEAN)
+        if alone and (summed or spec.base == "c10d.broadcast_"):
+            return True
+        if self.in_backward or self.writes_gradient(spec.targets(args, kwargs)):
+            self.lose(RANKS)
         return False
 
     @guarded
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
         tensors = tensors_in((args, kwargs))
-        trained = not self.inside and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        trained = not self.in_backward and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if trained:
             self.trained_on = self.taking = True
         found = super().before(spec, args, kwargs)
@@ -155,7 +151,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
-        if self.inside or any(self.knows(t) for t in tensors):
+        if self.in_backward or any(self.knows(t) for t in tensors):
             return False
         law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
         rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
@@ -184,7 +180,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         super().exported(tensor, found, foreign)
         if self.closed or not self.awake or not self.knows(tensor):
             return
-        if not self.inside:
+        if not self.in_backward:
             self.keep("tensor", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
@@ -199,18 +195,15 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     @guarded
     def copied(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
-        """Python's deepcopy made a copy of a tensor by its bytes: it holds what the tensor holds."""
-        if self.closed or not self.awake or not plain(tensor):
-            return
-        if self.memory.met(tensor) or id(tensor) in self.buffers:
-            self.memory.write(made, self.value(tensor))
-        else:
+        """deepcopy made a copy of a tensor, which belongs to the same fetch."""
+        if not self.closed and self.awake and plain(tensor):
+            super().copied(tensor, made)
             self._carried([tensor], [made])
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
         terms, known = {self.terms.bare(term)[0] for part in value.parts for term in part}, len(self.facts.narrow)
-        if self.inside or terms & self.arrived:
+        if self.in_backward or terms & self.arrived:
             super()._narrow(tensor, value)
         elif any(self.terms.made_of(term, self.arrived, self.of_gradients) for term in terms):
             super()._narrow(tensor, value)
@@ -227,7 +220,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if not part and (loaded or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers):
             name = digest(tensor) if loaded else self.buffers.get(id(tensor)) or self.name(tensor)
             made = self.leaf("constant", (name,), shape)
-        elif part or self.inside:
+        elif part or self.in_backward:
             ranks = dist.is_available() and dist.is_initialized()
             other = RANKS if ranks else "a tensor of unknown origin takes part in a backward pass"
             self.lose("a part of a tensor was read after a write to another part" if part else other)
@@ -258,7 +251,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.compare("gradient", "parameter", "tensor")
         super().before_step(optimizer)
         update = self.facts.updates[-1]
-        update.since, update.until, update.window, update.part = self.since, len(self.runs), window, self.parts
+        update.until, update.window, update.part = len(self.runs), window, self.parts
         update.fetches = self.resumed, self.fetch
         update.leaves = {term for p in params_of(optimizer) for part in self.value(p).parts for term in part}
         self.applied_of = len(self.used)
@@ -287,8 +280,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
-        if self.closed or not self.awake or self.inside:
-            self.inside += 1
+        if self.closed or not self.awake or self.in_backward:
             return
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
@@ -304,13 +296,11 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         run.seeded, run.before = seeded or any(t.numel() != 1 for t in tensors), len(self.terms)
         self.runs.append(run)
         self._before = {self.name(p): self._gradient(p) for p in self.kept}
-        self.inside += 1
 
     @guarded
     def ended(self, found: Any) -> None:
         """A backward pass has ended: what it added to each gradient, or returned."""
-        self.inside -= 1
-        if self.closed or not self.awake or self.inside or not self.runs:
+        if self.closed or not self.awake or self.in_backward or not self.runs:
             return
         run = self.runs[-1]
         returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}
@@ -330,7 +320,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     def emptied(self) -> None:
         """A gradient was zeroed, or taken away."""
         done = self.facts.updates[-1] if self.facts.updates else None
-        if self.runs and not self.inside and not (done is not None and done.until == len(self.runs)):
+        if self.runs and not self.in_backward and not (done is not None and done.until == len(self.runs)):
             self.runs[-1].emptied = self.runs[-1].emptied or user_location()
 
     def _gradient(self, parameter: torch.Tensor) -> Combination:
@@ -339,8 +329,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def broke(self) -> None:
         """A backward pass ended with an exception."""
-        self.inside -= 1
-        if self.awake and not self.closed and not self.inside:
+        if self.awake and not self.closed and not self.in_backward:
             self.lose("a backward pass ended with an exception")
 
     # Writes that are no operators
@@ -362,14 +351,14 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
         `own`: parameters of the optimizers. A gradient of which every element is zero is none.
         """
-        self.parts, self.since = self.parts + 1, len(self.runs)
+        self.parts += 1
         self._forget()
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
         self.meetings.forget()
         self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
-        self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
+        self.fetch, self.passes, self.begun_with, self._before = self.fetch + 1, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")
             self.memory.write(p, self.leaf("state", key, tuple(p.shape)))

@@ -83,7 +83,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
         value = self._of_all_data(tensor, value) if self.tables else value
-        alone = not self.stepping and torch._C._current_graph_task_id() == -1
+        alone = not self.stepping and not self.in_backward
         made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
         scalars = made - self.facts.scaled.keys()
         if scalars and tensor.is_floating_point() and self.writes_gradient([tensor]):
@@ -272,9 +272,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        grad, self.running = torch.is_grad_enabled(), spec.short
-        self.grads = grad
-        with self.aside(), torch.set_grad_enabled(grad):
+        self.running, self.grads = spec.short, torch.is_grad_enabled()
+        with self.aside(), torch.set_grad_enabled(self.grads):
             values = super().before(spec, args, kwargs)
         if spec.short == "embedding":
             leaves = {term for part in values[id(args[0])].parts for term in part}
@@ -290,7 +289,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 number = all(one.numel() == 1 for one in tensors_in((args, kwargs)))  # of several samples, as a loss
                 if not (number and len(self.terms.samples(term for part in by for term in part)) > 1):
                     self.laws.chooses(by, len(out))
-            if torch._C._current_graph_task_id() != -1:
+            if self.in_backward:
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
                 self.events.operated(spec, args, kwargs, out, values)
@@ -331,7 +330,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         with self.aside():
             settle(out)
-            if torch._C._current_graph_task_id() == -1:
+            if not self.in_backward:
                 self.events.operated(spec, args, kwargs, out, {})
         return out
 
@@ -555,7 +554,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
             return self.read_whole(spec.short, tensors_in(args)[0])
         self.grads = torch.is_grad_enabled()
         out = super().operate(func, spec, args, kwargs)
-        if self.passes and not self.stepping and torch._C._current_graph_task_id() == -1:
+        if self.passes and not self.stepping and not self.in_backward:
             self.events.keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out))
         return out
 

@@ -338,7 +338,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
 
     def _just_read(self, tensor: torch.Tensor) -> bool:
         """Whether this part of a storage was read since the last micro-batch began."""
-        return any(is_part(tensor, other) for other, _, _ in self._since)
+        place = tensor.untyped_storage()._cdata, geometry_of(tensor)
+        return any(place == (other.untyped_storage()._cdata, geometry_of(other)) for other, _, _ in self._since)
 
     def _begins(self, number: int) -> None:
         """A micro-batch begins. What was read since the last is its own, or is met anew by the one that takes it.
@@ -379,12 +380,6 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         owners = self.terms.owners
         for term in range(self._first_ahead, len(owners)) if new else ():
             owners[term] = new.get(owners[term], owners[term])
-
-
-def is_part(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same elements of one storage."""
-    same = tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
-    return same and geometry_of(tensor) == geometry_of(other)
 
 
 def blocks(rows: int) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -121,6 +121,12 @@ class Terms:
         first, *scalars = self.kids[term]
         return first, dict(zip(scalars, self.attributes[term], strict=True))
 
+    def inner(self, term: int, *operators: str) -> int:
+        """What some operators were applied to, one after the other: their first argument."""
+        while self.operators[term] in operators:
+            term = self.kids[term][0]
+        return term
+
     def uncounted(self, term: int) -> int:
         """A term of samples without the counts that scale it, which are numbers of the whole window."""
         bare, powers = self.bare(term)
@@ -217,7 +223,7 @@ class Terms:
                 return ()
             return self.kids[term][:1] if self.operators[term] == "scaled" and not scalars else self.kids[term]
 
-        return {self.owners[term] for term in self._walked(terms, below) if self.owners[term] >= 0}
+        return {self.owners[term] for term in self.walked(terms, below) if self.owners[term] >= 0}
 
     def summed(self, values: Iterable[Combination], scalars: bool = True) -> set[int]:
         """The samples of the summands of combinations, those of their scalars left out."""
@@ -229,7 +235,7 @@ class Terms:
 
     def reached(self, terms: Iterable[int]) -> set[int]:
         """Every term from which terms were made, but what a step put into a parameter or a state."""
-        return self._walked(terms, lambda term: () if self.operators[term] == "state" else self.kids[term])
+        return self.walked(terms, lambda term: () if self.operators[term] == "state" else self.kids[term])
 
     def alike(self, leaves: Collection[int], reached: Iterable[int]) -> bool:
         """Whether as many terms are made from each of these leaves. `reached`: with all that terms are made of."""
@@ -243,7 +249,8 @@ class Terms:
         each = [sum(count for mask, count in counts.items() if mask & bit) for bit in bits.values()]
         return len({*each}) == 1
 
-    def _walked(self, terms: Iterable[int], below: Callable[[int], Sequence[int]]) -> set[int]:
+    def walked(self, terms: Iterable[int], below: Callable[[int], Sequence[int]]) -> set[int]:
+        """Terms, and what is below them."""
         seen, stack = set[int](), list(terms)
         while stack:
             term = stack.pop()
@@ -294,17 +301,22 @@ class Terms:
         return self._made(term, lambda one: one in others, known)
 
     def _made(self, term: int, is_one: Callable[[int], bool], known: dict[int, bool]) -> bool:
-        stack = [term]
-        while stack:
-            top = stack[-1]
-            own = is_one(top)
-            kids = () if own or self.operators[top] == "state" else self.kids[top]
-            missing = [kid for kid in kids if kid not in known]
-            if missing:
-                stack += missing
-            else:
-                known[stack.pop()] = own or any(known[kid] for kid in kids)
+        def kids(one: int) -> Sequence[int]:
+            return () if is_one(one) or self.operators[one] == "state" else self.kids[one]
+
+        for one in pending([term], known, kids):
+            known[one] = is_one(one) or any(known[kid] for kid in kids(one))
         return known[term]
+
+
+def pending(of: Iterable[int], known: Container[int], kids: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """What terms are made of, as far as it is not known: each after its kids, and the caller makes it known."""
+    stack = [*of]
+    while stack:
+        left = [] if stack[-1] in known else [kid for kid in kids(stack[-1]) if kid not in known]
+        stack += left
+        if not left and (one := stack.pop()) not in known:
+            yield one
 
 
 def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combination:

@@ -178,6 +178,23 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
 
 
 @contextmanager
+def copies(engine: Engine) -> Iterator[None]:
+    """The copies of tensors that deepcopy makes by their bytes, and no operator makes, are seen while this runs."""
+    original = vars(torch.Tensor)["__deepcopy__"]
+
+    def copied(self: torch.Tensor, memo: Any) -> Any:
+        again = id(self) in memo
+        with engine.aside(), _disable_current_modes():
+            made = original(self, memo)
+        if not again:
+            engine.copied(self, made)
+        return made
+
+    with replaced(torch.Tensor, "__deepcopy__", copied):
+        yield
+
+
+@contextmanager
 def taken_away(gone: Callable[[], None]) -> Iterator[None]:
     """`gone` is called where `.grad` becomes None that was none before: no operator shows it.
 
@@ -274,16 +291,14 @@ def encoded(engine: Engine, codes: Callable[..., Any]) -> Callable[..., Any]:
     """One-hot codes, whose zeros are torch's own. It looks at the labels, and gives none away of so many classes."""
 
     def call(tensor: torch.Tensor, num_classes: int = -1) -> Any:
-        facts, engine.depth = engine.facts, engine.depth + 1
+        facts = engine.facts
         reads, coupled = len(facts.reads), len(facts.coupled)
-        try:
-            return codes(tensor, num_classes)
-        finally:
-            engine.depth -= 1
-            if num_classes > 0:
-                del facts.reads[reads:]
-                for where in [*facts.coupled][coupled:]:
-                    del facts.coupled[where]
+        made = engine.depth.call(codes, tensor, num_classes)
+        if num_classes > 0:
+            del facts.reads[reads:]
+            for where in [*facts.coupled][coupled:]:
+                del facts.coupled[where]
+        return made
 
     return call
 

@@ -118,8 +118,7 @@ class Algebra:
         found: Combination = ZERO
         for term, by in combination.items():
             bare, powers = self.terms.bare(term)
-            while self.terms.operators[bare] == "reshape":
-                bare = self.terms.kids[bare][0]
+            bare = self.terms.inner(bare, "reshape")
             parts = self.terms.parts_of(bare)
             inner = {self.reshaped(bare, ()): UNIT} if bare in parts else self.single(parts)
             found = plus(found, self.terms.rescaled(inner, powers), by)
@@ -429,10 +428,8 @@ class Algebra:
 
     def _nothing(self, term: int) -> bool:
         """Whether a term is zeros, as rows that were written over are."""
-        terms, (term, _) = self.terms, self.terms.bare(term)
-        while terms.operators[term] in ("filled", "reshape", "expand", "permute", "slice"):
-            (term,) = terms.kids[term]
-        return terms.operators[term] == "combination" and not terms.kids[term]
+        inner = self.terms.inner(self.terms.bare(term)[0], "filled", "reshape", "expand", "permute", "slice")
+        return self.terms.operators[inner] == "combination" and not self.terms.kids[inner]
 
     def expand(self, value: Value, old: Shape, new: Shape) -> Value:
         """A broadcast to a larger shape."""

@@ -282,8 +282,7 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
         return None
     ((term, by),) = value.parts[0].items()
     bare, powers = terms.bare(term)
-    while terms.operators[bare] == "reshape":
-        bare = terms.kids[bare][0]
+    bare = terms.inner(bare, "reshape")
     kids = terms.kids[bare]
     if (
         terms.operators[bare] != "cat"

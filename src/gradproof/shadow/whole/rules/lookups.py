@@ -68,8 +68,7 @@ def in_order(x: Interpreter, value: Value, shape: Shape, wide: Shape, rows: int)
     if terms.operators[term] == "expand":
         (term,) = terms.kids[term]
     long = [at - len(terms.shapes[term] or ()) for at, size in enumerate(terms.shapes[term] or ()) if size > 1]
-    while terms.operators[term] == "reshape":
-        (term,) = terms.kids[term]
+    term = terms.inner(term, "reshape")
     ordered = terms.operators[term] == "range" and terms.attributes[term] == (0, 1) and terms.shapes[term] == (rows,)
     return len(wide) + long[0] if ordered and by == 1 and len(long) == 1 and len(shape) <= len(wide) else None
 
