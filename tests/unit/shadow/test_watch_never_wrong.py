@@ -154,3 +154,30 @@ for window in range(6):
 def test_tokens_that_an_earlier_window_counted_are_not_those_of_this_one(counted: str, outcome: Outcome) -> None:
     made = watched(TOKENS.format(counted=counted))
     assert [made.result(name).outcome for name in (EQ, "GA-TOK-001")] == [outcome, outcome]
+
+
+EVALUATED = """
+held = iter(DataLoader(TensorDataset(X + 1, Y), batch_size=B))
+def both():
+    for n, batch in enumerate(loader):
+        yield batch
+        if n % 3 == 2:
+            yield next(held)
+for k, (x, y) in enumerate({batches}):
+    model.train(k % 4 != 3)
+    loss = mse(model(x), y)
+    if k % 4 != 3:
+        i = k - k // 4
+        (loss / N).backward(); done(i)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "outcome"),
+    [("loader", UNKNOWN), ("both()", HOLDS)],
+)
+def test_a_batch_that_is_evaluated_is_no_training_data_where_no_other_of_its_iteration_trains(
+    batches: str, outcome: Outcome
+) -> None:
+    found = watched(EVALUATED.format(batches=batches)).result(DATA)
+    assert found.outcome is outcome, found.reason

@@ -65,7 +65,7 @@ def skipped(judge: OneRun) -> Objections:
     for window in judge.windows:
         for number in {sample // MICRO for sample in window.samples} & given.keys():
             used.setdefault((window.step.part, id(given[number][0])), set()).add(number)
-    taken = judge.evaluated.union(*map(judge._micro_batches, judge.engine.runs))
+    taken = set[int]().union(*map(judge._micro_batches, judge.engine.runs))
     for (_, of), own in used.items():
         left = [n for n in given if min(own) < n < max(own) and n not in taken and id(given[n][0]) == of]
         yield from ((SKIPPED, given[number][1]) for number in left)
