@@ -145,7 +145,13 @@ class OneRun(Judging):
             yield Outcome.UNKNOWN, reason, line or self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
-        for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
+        strayed, meetings = (
+            "rows that were read before a micro-batch are those that another one took",
+            self.engine.meetings,
+        )
+        for reason, line in (
+            (several, meetings.by_chance), (common, meetings.beside), (strayed, meetings.strayed),
+        ):  # fmt: skip
             if line is not None:
                 yield Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:

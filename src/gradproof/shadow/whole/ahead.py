@@ -133,7 +133,7 @@ class RowsAhead:
             value = self.engine.memory.read(tensor)
             if value is not None:
                 steps, line = len(self.engine.facts.updates), self.engine.location()
-                self.engine.meetings.data(tensor, value, steps, number, line)
+                self.engine.meetings.data(tensor, value, steps, number, line, True)
 
     def met(self, tensor: torch.Tensor, owners: range) -> None:
         """A micro-batch takes a tensor: the rows of it that were read ahead are its samples."""
