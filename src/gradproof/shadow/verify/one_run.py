@@ -145,7 +145,9 @@ class OneRun(Judging):
             yield Outcome.UNKNOWN, reason, line or self._location()
         several = "several tensors hold one number everywhere: data may hold others in other micro-batches"
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
-        for reason, line in ((several, self.engine.meetings.by_chance), (common, self.engine.meetings.beside)):
+        strayed = "rows that were read before a micro-batch are those that another one took"
+        met = self.engine.meetings
+        for reason, line in ((several, met.by_chance), (common, met.beside), (strayed, met.strayed)):
             if line is not None:
                 yield Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
@@ -545,7 +547,7 @@ class OneRun(Judging):
         for window in self.windows:
             for number in {sample // MICRO for sample in window.samples} & given.keys():
                 used.setdefault((window.step.part, id(given[number][0])), set()).add(number)
-        taken = self.evaluated.union(*map(self._micro_batches, self.engine.runs))
+        taken = set[int]().union(*map(self._micro_batches, self.engine.runs))
         for (_, of), own in used.items():
             left = [n for n in given if min(own) < n < max(own) and n not in taken and id(given[n][0]) == of]
             yield from ((SKIPPED, given[number][1]) for number in left)

@@ -431,7 +431,7 @@ class Meetings:
     samples that another window had met, or a part of them another micro-batch, and that still hold the same: a place,
     and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`:
     batches of a data loader that hold what one of another iteration held, by number, and where they were read.
-    `holds`: by micro-batch, what its data hold, and where they were met first.
+    `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first.
     """
 
     def __init__(self) -> None:
@@ -462,12 +462,25 @@ class Meetings:
         """A place; None without one."""
         return next((at for batch, at in self._same.items() if batch not in self._fresh), None)
 
-    def data(self, tensor: torch.Tensor, value: Value, window: int, fetch: int, location: Any) -> None:
-        """A micro-batch met data, which are rows of samples or not."""
+    @property
+    def strayed(self) -> Any:
+        """Where rows were read before a micro-batch that took none like them, and another did; None without them."""
+        took = [(number, held) for number, own in self.holds.items() for held, ahead in own if not ahead]
+        for number, own in self.holds.items():
+            others = {held for n, held in took if n != number} - {held for n, held in took if n == number}
+            for held, at in ((held, at) for (held, ahead), at in own.items() if ahead):
+                if held in others:
+                    return at
+        return None
+
+    def data(
+        self, tensor: torch.Tensor, value: Value, window: int, fetch: int, location: Any, ahead: bool = False
+    ) -> None:
+        """A micro-batch met data, which are rows of samples or not. `ahead`: they were read before it."""
         holds = checksum(tensor)
         with _disable_current_modes():
-            held = object() if holds is None else (tensor.shape, tensor.dtype, int(holds))
-        self.holds.setdefault(fetch, {}).setdefault(held, location)
+            held = object() if holds is None else (tensor.numel(), tensor.dtype, int(holds))
+        self.holds.setdefault(fetch, {}).setdefault((held, ahead), location)
         storage = tensor.untyped_storage()
         key = (storage._cdata, geometry_of(tensor))
         weak, before, other, at = self._met.get(key, (None, -1, fetch, None))

@@ -362,7 +362,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             value = self.memory.read(tensor)
             if value is not None:
                 steps, line = len(self.facts.updates), self.location()
-                self.meetings.data(tensor, value, steps, number, line)
+                self.meetings.data(tensor, value, steps, number, line, True)
 
     def _met(self, tensor: torch.Tensor, owners: range) -> None:
         """A micro-batch takes a tensor: the rows of it that were read ahead are its samples."""
