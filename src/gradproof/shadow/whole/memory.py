@@ -116,6 +116,10 @@ class Memory:
         both = (self.held.get(number) for number in (storage._cdata, ~storage._cdata))
         return any(held is not None and known(held) for held in both)
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """What the storage of a tensor holds is met anew."""
+        self.held.pop(_number(tensor), None)
+
     def read(self, tensor: torch.Tensor) -> Value | None:
         """The value of a tensor, or None where nobody knows it."""
         if tensor.is_conj() or tensor.is_neg():

@@ -27,6 +27,7 @@ from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Memory, known
+from gradproof.shadow.whole.rows import COPIED
 from gradproof.shadow.whole.samples import MICRO, Samples, guarded
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, plus
 from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, digest, reads
@@ -94,6 +95,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if self._prepares(spec, base, tensors, args):
             out = func(*args, **kwargs)
             self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
+            self._copied(spec, args, kwargs, out)
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
@@ -106,6 +108,8 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.in_backward and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
+        if base in COPIED and not self.in_backward and not self.closed:
+            self._copied(spec, args, kwargs, out)
         if not self.trained_on and base in MOVED:
             self.moved(tensors_in(out))
         return out
@@ -356,8 +360,10 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
+        self.forget_rows()
         self.meetings.forget()
-        self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
+        self.closed, self.awake, self.stepping = False, True, False
+        self.begun = self.ran = False
         self.fetch, self.passes, self.begun_with, self._before = self.fetch + 1, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")

@@ -22,11 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from gradproof.shadow.locations import Location, stated
-from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of, weakly
+from gradproof.shadow.whole.rows import COPIED, MOST, Place, Rows
 from gradproof.shadow.whole.terms import Shape, Terms, exact
 from gradproof.shadow.whole.unseen import call_site, digest
 from gradproof.shadow.whole.values import Value
@@ -37,10 +38,6 @@ AHEAD = 1 << 30
 """From this number on micro-batches are rows, one each, that no other has taken yet."""
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
-MOST = 512
-"""So many rows are followed one by one; a tensor of more is a table."""
-Place = tuple[int, int, int]
-"""A row: its storage, the distance of two rows in elements, and its number."""
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,8 +76,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
         self.training = True
         self._last = (-1, 0)
-        self._ahead: dict[Place, tuple[Any, int]] = {}
+        self.places, self._ahead = Rows(), dict[Place, int]()
         self._since: list[tuple[torch.Tensor, str, list[Place]]] = []
+        self._copies: list[tuple[torch.Tensor, Value]] = []  # of what was read since the last micro-batch began
         self._before_training: dict[int, Any] = {}
         self._taken, self._first_ahead = 0, 1 << 62
         self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
@@ -101,6 +99,20 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         for made in out if sources else ():
             storage, (_, number, row) = made.untyped_storage(), self.fetched[sources[-1].untyped_storage()._cdata]
             self.fetched.setdefault(storage._cdata, (weakly(storage), number, row))
+
+    @guarded
+    def _copied(self, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
+        """What an operator made of data has the same rows, where it copies them; what it wrote over has not."""
+        for target in spec.targets(args, kwargs) if spec.written else ():
+            self.places.written(target)
+            number = target.untyped_storage()._cdata
+            self._ahead = {place: owner for place, owner in self._ahead.items() if place[0] != number}
+        given = tensors_in((args, kwargs))
+        rows = spec.short in COPIED and not spec.written and not spec.named("dim", args, kwargs)
+        if rows and plain(out) and all(plain(t) and (not self.knows(t) or self.memory.of(t).data) for t in given):
+            self.places.copy(given, out)
+            if any(map(self._just_read, given)) and (value := self.memory.read(out)) is not None:
+                self._copies.append((out, value))
 
     def _fetch_of(self, tensor: torch.Tensor) -> int | None:
         found = self.fetched.get(tensor.untyped_storage()._cdata)
@@ -281,17 +293,17 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         """A line reads a tensor of integers: each row of it is a sample."""
         if tensor.shape[0] > MOST:
             return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
-        storage, by, site = tensor.untyped_storage(), max(tensor.stride(0), 1), self._first_met(tensor)[0]
-        places = [(storage._cdata, by, tensor.storage_offset() // by + row) for row in range(tensor.shape[0])]
+        site, places, turns = self._first_met(tensor)[0], self.places.places(tensor), Counter[Place]()
         self._since.append((tensor, site, places))
         self._first_ahead = min(self._first_ahead, len(self.terms))
         leaves = []
         for place in places:
-            weak, owner = self._ahead.get(place, (None, 0))
-            if weak is None or weak.expired():
-                self._taken, owner = self._taken + 1, (AHEAD + self._taken) * MICRO
-                self._ahead[place] = weakly(storage), owner
-            name = (site, False, str(tensor.dtype), owner, within(tensor))
+            if place not in self._ahead:
+                self._taken += 1
+                self._ahead[place] = (AHEAD + self._taken) * MICRO
+            owner, turn = self._ahead[place], f" {turns[place]}" * (turns[place] > 0)
+            turns[place] += 1
+            name = (site + turn, False, str(tensor.dtype), owner, within(tensor))
             leaves.append(self.terms.of(self.terms.make("data", name, (), (1, *tensor.shape[1:]), owner)))
         return Value(tuple(leaves), 0, 1)
 
@@ -328,8 +340,14 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.turns.clear()
         self.used.clear()
         self.meetings = Meetings()
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Nothing is known of rows that were read, or copied."""
+        self.places = Rows()
         self._ahead.clear()
         self._since.clear()
+        self._copies.clear()
 
     def _made_before(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made of data before anything trained."""
@@ -347,6 +365,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         It is its own where each line read as many rows as the micro-batch has.
         """
         since, self._since = self._since, []
+        copies, self._copies = self._copies, []
         rows, by_site = self.rows.get(number) or 0, dict[str, dict[Place, int]]()
         for _, site, places in since:
             own = by_site.setdefault(site, {})
@@ -355,6 +374,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         if not rows or any(len(own) != rows for own in by_site.values()):
             for tensor, _, _ in since:
                 self.memory.of(tensor).views.clear()
+            for copy, held in copies:
+                if self.memory.read(copy) == held:
+                    self.memory.forget(copy)
             return
         first, each = number * MICRO, rows // blocks(rows)
         self._are({place: first + at // each for own in by_site.values() for place, at in own.items()})
@@ -366,17 +388,20 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
 
     def _met(self, tensor: torch.Tensor, owners: range) -> None:
         """A micro-batch takes a tensor: the rows of it that were read ahead are its samples."""
-        storage, by, size = tensor.untyped_storage()._cdata, tensor.stride(0), tensor.shape[0] // len(owners)
-        first, found = tensor.storage_offset() // by * by if by else 0, dict[Place, int]()
-        for place in self._ahead if by else ():
-            row = (place[1] * place[2] - first) // by
-            if place[0] == storage and 0 <= row < tensor.shape[0]:
-                found[place] = owners[row // size]
-        self._are(found)
+        size, found = tensor.shape[0] // len(owners), dict[Place, set[int]]()
+        for at, place in enumerate(self.places.places(tensor) if tensor.stride(0) else ()):
+            found.setdefault(place, set()).add(owners[at // size])
+        taken = dict[Place, int]()
+        for storage, by, number in self._ahead:
+            same = ((storage, step, by * number // step) for step in {step for _, step, _ in found})
+            of = set[int]().union(*(found.get(place, ()) for place in same))
+            if len(of) == 1:
+                taken[storage, by, number] = of.pop()
+        self._are(taken)
 
     def _are(self, found: dict[Place, int]) -> None:
         """These rows are these samples. Rows that share a sample already have it."""
-        new = {self._ahead.pop(place)[1]: owner for place, owner in found.items() if place in self._ahead}
+        new = {self._ahead.pop(place): owner for place, owner in found.items() if place in self._ahead}
         owners = self.terms.owners
         for term in range(self._first_ahead, len(owners)) if new else ():
             owners[term] = new.get(owners[term], owners[term])
