@@ -220,7 +220,7 @@ class Judge(Judging):
         at_fault = divided_by_others(self.terms, self.updates) if self.ranks == 1 else None
         if at_fault is not None:
             reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
-            line, help = next(iter(self.facts.lines), None), "divide each window by the count of its own labels"
+            line, help = self.facts.line, "divide each window by the count of its own labels"
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
         sliced = self.totals.left_out() if self.ranks == 1 else None
         if sliced is not None:
@@ -247,7 +247,7 @@ class Judge(Judging):
             yield reason, root
         if self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            yield reason, next(iter(ours.lines), last)
+            yield reason, ours.line or last
         if (ours.counted or self.laws.integers) and not self.totals.counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             yield f"{reason}; keep them in tensors, or in Python's own arithmetic", ours.counted or last
@@ -291,7 +291,7 @@ class Judge(Judging):
         losses = {s for own in self.facts.roots.values() for root in own for t in root for s in self.terms.bare(t)[1]}
         common = self.terms.common(dict.fromkeys((term for value in values for term in value), UNIT))
         if any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common)):
-            yield next(iter(self.facts.lines), self.updates[0].location)
+            yield self.facts.line or self.updates[0].location
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""
@@ -306,7 +306,7 @@ class Judge(Judging):
             window += ", before it is scaled by a norm,"
         by, example = ratio(left, right), {"quantity": window, "weights": self._weights(left)}
         if by is not None:
-            reason, line = f"{window} is {by} times the full batch's", next(iter(self.facts.lines), location)
+            reason, line = f"{window} is {by} times the full batch's", self.facts.line or location
             example = {**example, "times_the_full_batch": str(by)}
             help = DIVIDE if by > 1 else f"{DIVIDE}, and only once: what accumulates for you may divide it too"
             return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
@@ -317,8 +317,9 @@ class Judge(Judging):
             return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
         reason = f"{window} was not shown to be the full batch's"
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
-        for what, where in self.facts.coupled.items() if meet else ():
-            reason = f"{reason}: samples meet in {what.split(' at ')[0]}"
+        if meet and self.facts.coupled is not None:
+            what, where = self.facts.coupled
+            reason = f"{reason}: samples meet in {what}"
             return self._result(EQ, Outcome.OUTSIDE, reason, where, APART if "batch_norm" in what else self.help)
         return self._open(EQ, reason, location, self.help)
 

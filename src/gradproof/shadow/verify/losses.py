@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location
+from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import Result
 from gradproof.shadow.whole.facts import Update
 from gradproof.shadow.whole.interpreter import Interpreter
@@ -129,10 +129,9 @@ class LossTotals:
         The counts of this run have to differ, or a mean of means would look the same. Where counts are unknowns, the
         losses have to be means by them.
         """
-        laws, raw = self.full.engine.laws, self.totals()
+        laws, raw, seen = self.full.engine.laws, self.totals(), self.ours.engine.laws.seen_counts
         totals = [self._plainly(total) for total in raw]
-        counts = {sum(row) for row in self.ours.engine.laws.seen_counts}
-        known = len(counts) > 1 if laws.integers else all(self._counted(total) for total in raw)
+        known = len(seen) > 1 if laws.integers else all(self._counted(total) for total in raw)
         if not totals or not known or not all(map(laws.constant, totals)):
             return False
         found = [total.get(self.terms.one, Fraction(0)) for total in totals]
@@ -322,7 +321,7 @@ def of_two_runs(ours: Followed, equal: Result) -> Result | None:
         return value.get(laws.terms.one, Fraction(0)) if laws.constant(value) else None
 
     judge = TokenJudge(laws, number, lambda terms: len(laws.terms.samples(terms)))
-    return judge.result(windows, equal, facts.lines[0]) if windows else None
+    return judge.result(windows, equal, facts.line or NOWHERE) if windows else None
 
 
 def near(number: Fraction) -> str:

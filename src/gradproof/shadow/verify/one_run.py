@@ -252,10 +252,10 @@ class OneRun(Judging):
         return self._result(EQ, Outcome.UNKNOWN, reason, line, PAD)
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
-        where = next(iter(self.facts.coupled.items()), None)
+        where = self.facts.coupled
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
-        help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0].split(' at ')[0]}"
+        help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0]}"
         return self._result(EQ, Outcome.OUTSIDE, reason, where[1], help)
 
     def _weighted(self, what: str, window: WindowWeights, each: Mapping[int, Combination]) -> Result:

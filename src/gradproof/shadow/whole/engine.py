@@ -171,8 +171,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
-        if call.coupled:
-            self.facts.coupled.setdefault(f"{name} at {self.location()}", self.location())
+        if call.coupled and self.facts.coupled is None:
+            self.facts.coupled = name, self.location()
         for result, value in zip(made, found, strict=False):
             if result is None:
                 continue
@@ -207,9 +207,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
-        if self.stepping or target.dim() == 0 or not target.is_floating_point():
-            return
-        if self.in_backward or initialising():
+        if self.stepping or self.in_backward or not target.dim() or not target.is_floating_point() or initialising():
             return
         storage, steps = target.untyped_storage(), len(self.facts.updates)
         key = (storage._cdata, geometry_of(target))
@@ -398,7 +396,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             held = {self.name(p): self.combination(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             self.begun_with = {name: value for name, value in held.items() if value}
         self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
-        self.facts.lines.append(self.location())
+        self.facts.line = self.facts.line or self.location()
         for root in (t for t in tensors_in(roots) if t.numel() == 1 and not inside(t)):
             self.facts.roots.setdefault(self.window, []).append(self.combination(root))
 
@@ -530,8 +528,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 steps.append(name)
                 part = parent
             plain = ".".join(reversed(steps)) or "parameter"
-            before = sum(name.partition("#")[0] == plain for name in self.names.values())
-            self.names[id(tensor)] = f"{plain}#{before + 1}" if before else plain
+            taken, number, name = set(self.names.values()), 1, plain
+            while name in taken:
+                number, name = number + 1, f"{plain}#{number + 1}"
+            self.names[id(tensor)] = name
             self.kept.append(tensor)
         return self.names[id(tensor)]
 

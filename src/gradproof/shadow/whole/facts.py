@@ -116,23 +116,23 @@ class Kept:
 class RunFacts:
     """What one run showed.
 
-    `roots`: what backward passes began at, by the number of optimizer steps before them. `counted`: where whole
-    numbers of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of
-    gradients became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that
-    store a sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before.
-    `lines`: those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients.
-    `repeated`: where data from outside hold what earlier data held. `again`: data that a generator drew before.
-    `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss scaler
-    multiplied the gradients of a window. `assumed`: operators whose laws are registered, or sampled, and the words that
-    say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the numbers of parameters, and
-    learning rates, at the end. `fixed`: where constants have more rows than a window has samples, or are computed from
-    as many. `passed`: what the backward passes of each window began with, in numbers.
+    `roots`: what backward passes began at, by the number of optimizer steps before them. `counted`: where whole numbers
+    of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of gradients
+    became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that store a
+    sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before. `line`: that
+    of the first backward pass. `coupled`: the first operator in which samples meet. `scaled`: the scalars by which the
+    function itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data
+    that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`:
+    by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws are registered, or
+    sampled, and the words that say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the
+    numbers of parameters, and learning rates, at the end. `fixed`: where constants have more rows than a window has
+    samples, or are computed from as many. `passed`: what the backward passes of each window began with, in numbers.
     """
 
     updates: list[Update] = field(default_factory=list)
     reads: list[tuple[Location, str]] = field(default_factory=list)
     lost: list[tuple[Location, str]] = field(default_factory=list)
-    coupled: dict[str, Location] = field(default_factory=dict)
+    coupled: tuple[str, Location] | None = None
     narrow: list[tuple[Location, str, bool, tuple[int, int]]] = field(default_factory=list)
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
@@ -142,7 +142,7 @@ class RunFacts:
     shown: Location | None = None
     free: bool = False
     gated: bool = False
-    lines: list[Location] = field(default_factory=list)
+    line: Location | None = None
     scaled: dict[int, Location] = field(default_factory=dict)
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
     roots: dict[int, list[Combination]] = field(default_factory=dict)

@@ -171,7 +171,7 @@ class Interpreter(Algebra):
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = self.smooths = False
         """Whether every label of a loss counts, as far as is known."""
-        self.seen_counts: list[tuple[int, ...]] = []
+        self.seen_counts = set[int]()  # of the labels of a loss
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.rows_chosen: dict[Location, list[int]] = {}
@@ -385,7 +385,7 @@ class Interpreter(Algebra):
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
         if self.integers:
-            self.seen_counts.append(tuple(seen))
+            self.seen_counts.add(sum(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
         counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
         for count, number in zip(counts, seen if real else (), strict=False):

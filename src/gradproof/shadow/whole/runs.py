@@ -256,7 +256,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.assumed.tries = lambda: self.group.size == 1
         self.laws.looked = self._indices
         self.state, self.states, self.draws = "", set[tuple[Any, ...]](), dict[tuple[str, int], str]()
-        self.repeats, self.passes_before, self.peak, self.top = False, 0, 0.0, 0.0
+        self.repeats, self.peak, self.top = False, 0.0, 0.0
         self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
 
@@ -293,7 +293,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
                 self.events.operated(spec, args, kwargs, out, values)
-                late = self.stepping and self.all_passes == self.passes_before and spec.short not in EMPTIED
+                late = self.stepping and not self.passes and spec.short not in EMPTIED
                 if late and not by_torch() and self.writes_gradient(spec.targets(args, kwargs)):
                     self.late = self.late or self.location()  # other numbers than the step was handed
 
@@ -493,7 +493,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.group.keep()
             self.compare(*KEPT)
-            self.passes_before = self.all_passes
             super().before_step(optimizer)
             own = params_of(optimizer)
             self.events.stepping(own)
