@@ -352,7 +352,7 @@ class OneRun(Judging):
 
     def _of_labels(self, window: WindowWeights) -> bool:
         """Whether the losses of a window are all losses of labels."""
-        parts = window.parts(self.engine, window.factor()) or ()
+        parts = window.parts(window.factor) or ()
         return all(self.terms.operators[part.term] in LIKELIHOODS for part in parts)
 
     def shares(self) -> list[dict[str, Any]]:

@@ -292,12 +292,11 @@ def encoded(engine: Engine, codes: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(tensor: torch.Tensor, num_classes: int = -1) -> Any:
         facts = engine.facts
-        reads, coupled = len(facts.reads), len(facts.coupled)
+        reads, coupled = len(facts.reads), facts.coupled
         made = engine.depth.call(codes, tensor, num_classes)
         if num_classes > 0:
             del facts.reads[reads:]
-            for where in [*facts.coupled][coupled:]:
-                del facts.coupled[where]
+            facts.coupled = coupled
         return made
 
     return call
