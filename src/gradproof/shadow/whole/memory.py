@@ -468,12 +468,13 @@ class Meetings:
 
     @property
     def strayed(self) -> Any:
-        """Where rows were read before a micro-batch that took none like them, and another did; None without them."""
+        """Where rows were read before a micro-batch that took others like them, and another took these; or None."""
         took = [(number, held) for number, own in self.holds.items() for held, ahead in own if not ahead]
         for number, own in self.holds.items():
-            others = {held for n, held in took if n != number} - {held for n, held in took if n == number}
+            mine = {held for n, held in took if n == number}
+            others = {held for n, held in took if n != number} - mine
             for held, at in ((held, at) for (held, ahead), at in own.items() if ahead):
-                if held in others:
+                if held in others and any(like[:2] == held[:2] for like in mine):
                     return at
         return None
 
@@ -483,7 +484,7 @@ class Meetings:
         """A micro-batch met data, which are rows of samples or not. `ahead`: they were read before it."""
         holds = checksum(tensor)
         with _disable_current_modes():
-            held = object() if holds is None else (tensor.numel(), tensor.dtype, int(holds))
+            held = tensor.numel(), tensor.dtype, object() if holds is None else int(holds)
         self.holds.setdefault(fetch, {}).setdefault((held, ahead), location)
         storage = tensor.untyped_storage()
         key = (storage._cdata, geometry_of(tensor))
