@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import matmul, reductions
+from gradproof.extras.conformance import matmul, reductions, reductions as moments
 from gradproof.extras.conformance.__main__ import SECTIONS, options, sections
 from gradproof.extras.conformance.elementwise import DTYPES
 from gradproof.extras.conformance.machine import Values, decode
-from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED, KernelResult, RowClaim, bounded
+from gradproof.extras.conformance.report import (
+    CONTROL,
+    ERROR,
+    HOLDS,
+    NOT_RUN,
+    REFUTED,
+    KernelResult,
+    RowClaim,
+    bounded,
+    judge,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,10 +68,56 @@ def test_an_eighth_of_the_operands_cancel(dtype: str, divide: bool) -> None:
     assert np.abs(np.concatenate([a[100:], b[100:], c[100:]])).min() >= 2.0**-4
 
 
-def test_roots_are_as_exact_as_they_say() -> None:
+@pytest.mark.parametrize("form", moments.FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_from_moments_holds_and_a_smaller_bound_does_not(dtype: str, form: str) -> None:
+    made = list(moments.adamw_trials(form, dtype, "cpu", COUNT, 0))
+    assert bounded(ROW, lambda: made).outcome == HOLDS
+    for output in moments.OUTPUTS:
+        own = [t for t in made if t.note.startswith(f"{output} after")]
+        assert judge(ROW, own, tuple, Fraction(1)).outcome == HOLDS
+        assert judge(ROW, own, tuple, CONTROL).outcome == REFUTED, output
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "the first decay": {"betas": (0.91, 0.999)},
+    "the second decay": {"betas": (0.9, 0.99)},
+    "no decoupled decay": {"weight_decay": 0.0},
+    "the learning rate": {"lr": 1.1e-3},
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("form", moments.FORMS)
+def test_a_wrong_step_from_moments_is_refuted(
+    form: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = torch.optim.AdamW
+
+    def other(params: Any, **given: Any) -> torch.optim.AdamW:
+        return right(params, **{**given, **change})
+
+    monkeypatch.setattr(torch.optim, "AdamW", other)
+    result = bounded(ROW, lambda: moments.adamw_trials(form, "fp32", "cpu", COUNT, 0))
+    assert result.outcome == REFUTED
+    assert result.first is not None
+    assert len(result.first.inputs) == 4
+
+
+def test_the_number_of_the_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bias corrections of the step before."""
+    plain = moments.corrections
+    monkeypatch.setattr(moments, "corrections", lambda t: plain(t + 1))
+    assert bounded(ROW, lambda: moments.adamw_trials("fused", "fp32", "cpu", COUNT, 0)).outcome == REFUTED
+
+
+def test_roots_and_corrections_are_as_exact_as_they_say() -> None:
     for x in (Fraction(2), Fraction(1, 3), Fraction(10) ** 40, Fraction(1, 10**40), Fraction(49, 64)):
-        below = reductions.root(x)
+        below = moments.root(x)
         assert below**2 <= x < (below * (1 + Fraction(1, 2**100))) ** 2
+    for t in (1, 2, 50):
+        for cut, beta in zip(moments.corrections(t), moments.BETAS, strict=True):
+            assert 0 <= 1 - Fraction(beta) ** t - cut <= Fraction(1, 2**200)
 
 
 @pytest.mark.parametrize(("name", "kernel"), matmul.SCATTERS, ids=lambda v: v if isinstance(v, str) else "")
@@ -118,18 +175,19 @@ def test_no_place_receives_more_terms_than_the_bound_is_for() -> None:
         assert 8 <= most <= 2 ** FORMATS[dtype].p
 
 
-def test_without_cuda_scattered_sums_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_the_new_rows_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = [*matmul.scatter_rows("cuda")]
-    assert len(found) == 18
+    found = [*matmul.scatter_rows("cuda"), *moments.adamw_rows("cuda")]
+    assert len(found) == 27
     assert {r.outcome for r in found} == {NOT_RUN}
 
 
-def test_scattered_sums_are_a_section_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "scatter" in SECTIONS
-    rows = [KernelResult("x", "fp32", "cpu", "claim", ERROR, reason="scatter_rows")]
-    monkeypatch.setattr(matmul, "scatter_rows", lambda *_: rows)
+def test_both_are_sections_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"scatter", "moments"} <= set(SECTIONS)
+    for module, name in ((matmul, "scatter_rows"), (moments, "adamw_rows")):
+        rows = [KernelResult("x", "fp32", "cpu", "claim", ERROR, reason=name)]
+        monkeypatch.setattr(module, name, lambda *_, rows=rows: rows)
     said: list[KernelResult] = []
-    found = sections(options(["--quick", "--only", "scatter"]), said.append)
-    assert [r.reason for r in said] == ["scatter_rows"]
-    assert list(found) == ["scatter"]
+    found = sections(options(["--quick", "--only", "scatter", "--only", "moments"]), said.append)
+    assert [r.reason for r in said] == ["scatter_rows", "adamw_rows"]
+    assert list(found) == ["scatter", "moments"]

@@ -21,6 +21,7 @@ from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.execution.methods import measure as torch_run, smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits, _root_range
+from gradproof.extras.conformance.reductions import exact_step
 from gradproof.verdict.plan import plan
 from models.adamw import torch_model as torch_adamw
 from models.adamw.model import AdamW, Hyper, State, fresh
@@ -86,12 +87,14 @@ def test_torch_runs_the_model(form: str) -> None:
 
 def test_the_model_agrees_with_the_step_that_the_kernels_are_held_to() -> None:
     hyper = Hyper(*(Fraction(x) for x in (1e-2, 0.9, 0.999, 1e-8, 1e-1)))
-    from gradproof.extras.conformance import reductions
+    from gradproof.extras.conformance import reductions as moments
 
-    hyper = replace(hyper, rate=Fraction(reductions.LR), eps=Fraction(reductions.EPS), decay=Fraction(reductions.DECAY))
-    p, g, none = Fraction(3, 4), Fraction(-5, 2), Fraction(0)
-    done = AdamW().step((p,), (g,), State((none,), (none,), Fraction(1), Fraction(1)), hyper)
-    after = p * (1 - hyper.rate * hyper.decay) - hyper.rate * g / (abs(g) + hyper.eps)
+    hyper = replace(hyper, rate=Fraction(moments.LR), eps=Fraction(moments.EPS), decay=Fraction(moments.DECAY))
+    p, g, m, v, t = Fraction(3, 4), Fraction(-5, 2), Fraction(1, 8), Fraction(1, 3), 7
+    powers = (hyper.beta1 ** (t - 1), hyper.beta2 ** (t - 1))
+    done = AdamW().step((p,), (g,), State((m,), (v,), *powers), hyper)
+    after, first, second = exact_step(p, g, m, v, t)
+    assert (done.state.m[0], done.state.v[0]) == (first, second)
     assert abs(done.params[0] - after) < Fraction(1, 2**80)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradproof.extras.conformance.report import KernelResult
 
-SECTIONS = ("elementwise", "reductions", "scatter", "matmul", "full_runs", "gradients", "special")
+SECTIONS = ("elementwise", "reductions", "scatter", "moments", "matmul", "full_runs", "gradients", "special")
 POWERS = tuple(2**k for k in range(1, 13))
 DIVISORS = (3, 5, 6, 7)
 
@@ -47,6 +47,7 @@ def sections(o: argparse.Namespace, say: Callable[[KernelResult], Any]) -> Mappi
         "elementwise": lambda: elementwise.all_rows(device, random, seed),
         "reductions": lambda: reductions.rows(device, full, seed),
         "scatter": lambda: matmul.scatter_rows(device, full, seed),
+        "moments": lambda: reductions.adamw_rows(device, full, seed),
         "matmul": lambda: matmul.rows(device, full, seed),
         "full_runs": lambda: accumulation.all_runs(device, counts, elements, seed),
         "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3)),
