@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from gradproof.core.outcome import Outcome
 from tests.checked import watch
@@ -32,6 +33,14 @@ def shifted(labels: Tensor) -> Tensor:
     return labels[:, 1:]
 
 
+def changed(window: Window, writes: Callable[[Tensor], object]) -> Tensor:
+    """The count of labels that were copied, and that the script writes over before it trains: none is ignored then."""
+    held = torch.cat(window)
+    for labels in window:
+        writes(labels)
+    return valid(held[:, 1:])
+
+
 RIGHT: dict[str, Count] = {
     "summed": lambda window, _: added(window),
     "side by side, then shifted": lambda window, _: valid(torch.cat(window)[:, 1:]),
@@ -47,22 +56,25 @@ WRONG: dict[str, Count] = {
     "the first twice": lambda window, _: valid(torch.cat([*window, window[0]])[:, 1:]),
     "the first row of each": lambda window, _: added([one[:1] for one in window]),
     "written over by the window after": lambda window, after: valid(torch.cat(window).copy_(torch.cat(after))[:, 1:]),
+    "copied, and then written over": lambda window, _: changed(window, lambda labels: labels.fill_(1)),
+    "copied, and then written by NumPy": lambda window, _: changed(window, lambda labels: labels.numpy().fill(1)),
     "before the shift": lambda window, _: valid(torch.cat(window)),
 }
 
 
-def trained(count: Count, moved: bool, own: bool = False) -> None:
+def trained(count: Count, moved: bool, own: bool = False, windows: int = WINDOWS, loader: bool = False) -> None:
     """A language model that predicts the next word. `moved`: each micro-batch is copied, as to a device.
 
-    `own`: divide by the count of each micro-batch instead.
+    `own`: divide by the count of each micro-batch instead. `loader`: a data loader gives all batches beforehand.
     """
     torch.manual_seed(0)
-    words = torch.randint(0, WORDS, (N * SIZE * WINDOWS, LENGTH))
+    words = torch.randint(0, WORDS, (N * SIZE * windows, LENGTH))
     lengths = torch.randint(3, LENGTH + 1, (len(words), 1))
     labels = words.masked_fill(torch.arange(LENGTH) >= lengths, IGNORED)
     model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Tanh(), nn.Linear(8, WORDS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     batches = list(zip(words.split(SIZE), labels.split(SIZE), strict=True))
+    batches = list(DataLoader(TensorDataset(words, labels), batch_size=SIZE)) if loader else batches
     for start in range(0, len(batches), N):
         window, after = batches[start : start + N], batches[start + N : start + 2 * N] or batches[:N]
         total = count([one for _, one in window], [one for _, one in after]).clamp(min=1)
@@ -94,3 +106,17 @@ def test_a_count_of_other_labels_is_not_that_of_the_window(how: str) -> None:
 @pytest.mark.parametrize("moved", [False, True])
 def test_each_micro_batch_by_its_own_count_is_refuted(moved: bool) -> None:
     assert outcome(RIGHT["summed"], moved, own=True) is Outcome.REFUTED
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_labels_are_counted_in_windows_after_a_gap(loader: bool) -> None:
+    """All batches were read before the first window: those that are left are micro-batches of their own."""
+
+    def found(count: Count, own: bool = False) -> Outcome:
+        watched = watch(lambda: trained(count, False, own, 6, loader), N, windows_at="0,4,5")
+        assert "windows 1, 5 to 6 of 6" in watched.result("GA-EQ-001").reach
+        return watched.result("GA-EQ-001").outcome
+
+    assert found(RIGHT["summed"]) is HOLDS
+    assert found(RIGHT["summed"], own=True) is Outcome.REFUTED
+    assert HOLDS not in {found(WRONG["the window after"]), found(WRONG["all but the last"])}

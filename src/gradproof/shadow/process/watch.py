@@ -13,7 +13,8 @@ decided.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
@@ -22,10 +23,12 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gradproof.core.outcome import Outcome
@@ -56,6 +59,8 @@ RESTS_ON = {
 OF_EVENTS = RESTS_ON.keys() - {"GA-INV-001"} | {*WINDOW}
 """What a window of other events may break."""
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
+MOST_AHEAD = 4096
+"""So many batches that a script reads before it trains on them are known where a later window is recorded."""
 MOST_NAMED = 4
 """Windows that are like no recorded one, and that an option is shown for."""
 BLIND = (
@@ -99,7 +104,8 @@ class ScriptWatch(Monitor):
         self.engine.reaching = self.details.reaching
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
-        self._given: Any = None  # the last batch
+        self._given = deque[tuple[Any, list[Any]]](maxlen=MOST_AHEAD)  # by iteration, with weak references
+        self._last: Any = None  # the last batch, whose tensors a script may have viewed
         self._following = ExitStack()
 
     def enters(self, stack: ExitStack) -> None:
@@ -121,7 +127,9 @@ class ScriptWatch(Monitor):
 
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
-        self._given, it = batch, self._iteration
+        self._last, it, leaves = batch, self._iteration, tree_leaves(batch)
+        numbers = [0] * any(isinstance(one, int | float | numpy.ndarray) for one in leaves)
+        self._given.append((it, [*map(weakref.ref, tensors_in(batch)), *numbers]))
         self.engine.took(batch, it)
         if not self.on or it is None or not torch.is_grad_enabled():
             return
@@ -173,10 +181,18 @@ class ScriptWatch(Monitor):
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.parameters())
-            if self._iteration is not None and self._iteration.read > self._iteration.passes:  # one was read before
-                self.engine.took(self._given, self._iteration)
+            self._take_again()
             self._following.enter_context(recording(self.engine))
         return self.on
+
+    def _take_again(self) -> None:
+        """The engine takes the batches that were read before, and of which no backward pass was seen."""
+        it = self._iteration
+        left = 0 if it is None else max(it.read - it.passes, 0)
+        for batch in [batch for of, batch in self._given if of is it][-left:] if left else ():
+            held = [one() if isinstance(one, weakref.ref) else one for one in batch]
+            if not any(one is None for one in held):
+                self.engine.took(held, it)
 
     def _unfollowed(self) -> None:
         """Follow no operator for now. A mode that the script entered meanwhile keeps the engine in its place.

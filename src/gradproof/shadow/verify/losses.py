@@ -305,11 +305,12 @@ class TokenJudge:
         if found is None:
             number = self._number(part)
             return "a weight that was not read" if number is None else near(number)
+        rest = " times another count" * bool(found[1])
         by = found[0].limit_denominator(10**4)
         whole = by.numerator == 1 and close(by, found[0])
         if whole:
-            return f"1/{name}" if by == 1 else f"1/({by.denominator} {name})"
-        return f"{near(found[0])}/{name}"
+            return f"1/{name}{rest}" if by == 1 else f"1/({by.denominator} {name}){rest}"
+        return f"{near(found[0])}/{name}{rest}"
 
 
 def of_two_runs(ours: Followed, equal: Result) -> Result | None:

@@ -266,7 +266,7 @@ class OneRun(Judging):
         shown = {self.sample(sample): near(number) for sample, number in sorted(zip(each, numbers, strict=True))}
         example = {"weights": shown}
         if all(close(number, numbers[0]) for number in numbers):
-            reason = f"{what} weighs its samples equally only because their counts are equal in this run"
+            reason = f"{what} weighs its samples equally by the counts of this run, and not for all counts"
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED

@@ -182,6 +182,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if not plain(tensor):
             return
         super().exported(tensor, found, foreign)
+        self.places.written(tensor)
         if self.closed or not self.awake or not self.knows(tensor):
             return
         if not self.in_backward:
@@ -363,7 +364,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.forget_rows()
         self.meetings.forget()
         self.closed, self.awake, self.stepping = False, True, False
-        self.begun = self.ran = False
+        self.begun = self.ran = self.taking = False
         self.fetch, self.passes, self.begun_with, self._before = self.fetch + 1, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")

@@ -55,5 +55,7 @@ class Rows:
             self._copies[number] = made.element_size(), made.numel() // made.shape[0], originals
 
     def written(self, tensor: torch.Tensor) -> None:
-        """A storage holds other numbers now: its rows are no copies."""
-        self._copies.pop(tensor.untyped_storage()._cdata, None)
+        """A storage may hold other numbers now: its rows are no copies, and none are copies of them."""
+        number, copies = tensor.untyped_storage()._cdata, self._copies.items()
+        kept = ((one, held) for one, held in copies if one != number and all(at[0] != number for at in held[2]))
+        self._copies = dict(kept)

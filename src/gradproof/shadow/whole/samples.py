@@ -109,7 +109,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self._ahead = {place: owner for place, owner in self._ahead.items() if place[0] != number}
         given = tensors_in((args, kwargs))
         rows = spec.short in COPIED and not spec.written and not spec.named("dim", args, kwargs)
-        if rows and plain(out) and all(plain(t) and (not self.knows(t) or self.memory.of(t).data) for t in given):
+        data = (not self.seen.reach(t) and (not self.knows(t) or self.memory.of(t).data) for t in given)
+        if rows and plain(out) and all(map(plain, given)) and all(data):
             self.places.copy(given, out)
             if any(map(self._just_read, given)) and (value := self.memory.read(out)) is not None:
                 self._copies.append((out, value))
