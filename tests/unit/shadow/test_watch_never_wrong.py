@@ -208,3 +208,19 @@ def test_a_mean_of_the_rows_own_losses_weighs_one(loss: str, rows: int) -> None:
     assert (found.outcome, found.reason.rpartition("; ")[2]) == (HOLDS, "they add up to that of a mean")
     for wrong in (f"{loss} / N / N", f"{loss} / (B * N)"):
         assert watched(LOOP.format(wrong), rows=rows).result(EQ).outcome in (REFUTED, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outcome"),
+    [
+        ("(model(x) - y).square().sum() / B / N", HOLDS),
+        ("(model(x) - y).square().sum() / (B * N)", HOLDS),
+        ("(0.25 * (model(x) - y).square()).sum() / B", UNKNOWN),
+        ("((model(x) - y).square() / 4).sum() / len(x)", UNKNOWN),
+        ("(0.125 * (model(x) - y).square()).sum() / N", UNKNOWN),
+    ],
+)
+def test_a_sum_is_divided_by_all_of_its_elements(loss: str, outcome: Outcome) -> None:
+    """A factor 1/N inside of the sum may be the loss's own, and then nothing divides it by N."""
+    found = watched(LOOP.format(loss), rows=8).result(EQ)
+    assert found.outcome is outcome, found.reason

@@ -54,9 +54,10 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 @dataclass
 class LossWeight:
-    """What a loss of a window weighs in all, whether it is a mean, and its `passes`, counted from 0."""
+    """What a loss of a window weighs in all, its elements, whether it is a mean, and its `passes`, counted from 0."""
 
     mass: Combination = field(default_factory=dict)
+    elements: Combination = field(default_factory=dict)
     mean: bool = False
     passes: set[int] = field(default_factory=set)
 
@@ -221,6 +222,7 @@ class WindowWeights:
             key = self.skeleton(part.term, sample)
             one = found.setdefault(key, LossWeight())
             one.mass, one.mean = plus(one.mass, part.mass(self.terms)), part.kind == "mean"
+            one.elements = plus(one.elements, part.count)
             one.passes.add(part.micro - 1)
             signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
         for key, one in found.items():
@@ -242,7 +244,8 @@ class WindowWeights:
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
             alone = all(len(made.summands) == count and (unscaled or float(made.scale) == 1) for made, count in handed)
             if (total := number(loss.mass)) is not None:
-                found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
+                passes = [made for made, _ in handed]
+                found.append(Divided(total, number(loss.elements), loss.mean, passes, after, counted, alone))
         return found
 
     def factor(self) -> tuple[Fraction, Powers] | None:
