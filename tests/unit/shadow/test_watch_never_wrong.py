@@ -191,3 +191,36 @@ def test_a_batch_that_is_evaluated_is_no_training_data_where_no_other_of_its_ite
 ) -> None:
     found = watched(EVALUATED.format(batches=batches)).result(DATA)
     assert found.outcome is outcome, found.reason
+
+
+ROWWISE = [
+    "mse(model(x), y, reduction='none').sum(1).mean()",
+    "mse(model(x), y, reduction='none').mean(1).mean()",
+    "mse(model(x), y, reduction='none').sum(1).sum() / B",
+]
+
+
+@pytest.mark.parametrize("loss", ROWWISE)
+@pytest.mark.parametrize("rows", [4, 8])
+def test_a_mean_of_the_rows_own_losses_weighs_one(loss: str, rows: int) -> None:
+    """Each row has one output: its loss is a sum, or a mean, of one number. Divided by N twice it is wrong."""
+    found = watched(LOOP.format(f"{loss} / N"), rows=rows).result(EQ)
+    assert (found.outcome, found.reason.rpartition("; ")[2]) == (HOLDS, "they add up to that of a mean")
+    for wrong in (f"{loss} / N / N", f"{loss} / (B * N)"):
+        assert watched(LOOP.format(wrong), rows=rows).result(EQ).outcome in (REFUTED, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outcome"),
+    [
+        ("(model(x) - y).square().sum() / B / N", HOLDS),
+        ("(model(x) - y).square().sum() / (B * N)", HOLDS),
+        ("(0.25 * (model(x) - y).square()).sum() / B", UNKNOWN),
+        ("((model(x) - y).square() / 4).sum() / len(x)", UNKNOWN),
+        ("(0.125 * (model(x) - y).square()).sum() / N", UNKNOWN),
+    ],
+)
+def test_a_sum_is_divided_by_all_of_its_elements(loss: str, outcome: Outcome) -> None:
+    """A factor 1/N inside of the sum may be the loss's own, and then nothing divides it by N."""
+    found = watched(LOOP.format(loss), rows=8).result(EQ)
+    assert found.outcome is outcome, found.reason

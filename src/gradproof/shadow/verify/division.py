@@ -28,12 +28,14 @@ ASSUMED = "a quotient of a loss by N is the division by N, and no factor of the 
 class Divided:
     """One loss of a window: its weight in all, whether it is a mean, and what its passes were handed.
 
+    `elements`: how many elements the window sums up.
     `after`: the number by which a gradient was multiplied between the passes and the step, the loss scale taken out.
     `counted`: the weight has a count of samples in it. `alone`: each pass has as many summands as losses, and no loss
     scale is left in.
     """
 
     total: Fraction
+    elements: Fraction | None
     mean: bool
     passes: Sequence[Handed]
     after: Fraction
@@ -96,11 +98,15 @@ class Divided:
         """Whether something else than a factor of the loss's own makes it weigh 1.
 
         A mean is divided by N or by a multiple, as the samples of the window are, or by other numbers in other passes.
-        No product with 1/N makes the sum weigh 1.
+        A sum is divided by the number of its elements in the window, and no product with 1/N makes it weigh 1.
         """
         if not self.mean:
-            products = ([by for how, by in one if how == PRODUCT] for every in self.handed() for one in every)
-            return self.n == 1 or not any(isclose(prod(by) * self.n, 1) for by in products)
+            steps = [one for every in self.handed() for one in every]
+            products = ([by for how, by in one if how == PRODUCT] for one in steps)
+            undone = any(isclose(prod(by) * self.n, 1) for by in products)
+            shares = (prod(1 / by if how == QUOTIENT else by for how, by in one if by) * self.after for one in steps)
+            known = bool(steps) and all(isclose(one * (self.elements or 0), 1, rel_tol=1e-6) for one in shares)
+            return self.n == 1 or (not undone and (self.counted or known))
         if self.n == 1 or self.counted or len({*self.handed()}) > 1:
             return True
         found = [every for _, every in self.divisors()]

@@ -58,9 +58,10 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 @dataclass
 class LossWeight:
-    """What a loss of a window weighs in each of its `passes`, counted from 0, and whether it is a mean."""
+    """What a loss of a window weighs in each of its `passes`, counted from 0, its elements, and whether it is a mean."""
 
     mean: bool
+    elements: Combination = field(default_factory=dict)
     passes: dict[int, Combination] = field(default_factory=dict)
 
     @property
@@ -250,6 +251,7 @@ class WindowWeights:
             key, at = self.skeleton(part.term, sample), part.micro - 1
             one = found.setdefault(key, LossWeight(part.kind == "mean"))
             one.passes[at] = plus(one.passes.get(at, ZERO), part.mass(self.terms))
+            one.elements = plus(one.elements, part.count)
             signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
         for key, one in found.items():
             if key not in signed and all(by < 0 for by in one.mass.values()):
@@ -270,7 +272,8 @@ class WindowWeights:
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
             alone = all(len(made.summands) == count and (unscaled or float(made.scale) == 1) for made, count in handed)
             if (total := number(loss.mass)) is not None:
-                found.append(Divided(total, loss.mean, [made for made, _ in handed], after, counted, alone))
+                passes = [made for made, _ in handed]
+                found.append(Divided(total, number(loss.elements), loss.mean, passes, after, counted, alone))
         return found
 
     @cached_property

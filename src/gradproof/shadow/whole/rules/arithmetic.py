@@ -178,7 +178,8 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     kept = len(call.out_shape()) == len(call.shapes[0])
     found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
     if found is None and (found := pieces(x, call, dims, by)) is not None and not call.out_shape():
-        x.reduces(found, masses(x, call, count), call.name)
+        each = masses(x, call, count)
+        x.reduces(found, x.ones().parts if each and call.values[0].shared else each, call.name)  # numbers in a row
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
