@@ -155,7 +155,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
-        if self.in_backward or any(self.knows(t) for t in tensors):
+        if self.in_backward or any(self.knows(t) for t in tensors) or self._joins_rows(base, tensors):
             return False
         law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
         rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
@@ -165,6 +165,13 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
         return base in MOVED or (loads and not self.memory.knows(args[1]))
+
+    def _joins_rows(self, base: str, tensors: list[torch.Tensor]) -> bool:
+        """Whether tensors of one batch of a data loader are put side by side: each row stays of its sample."""
+        number = self._fetch_of(tensors[0]) if base in ("cat", "stack") and len(tensors) > 1 else None
+        return number is not None and all(
+            t.dim() and self._fetch_of(t) == number and t.shape[0] == self.rows.get(number) for t in tensors
+        )
 
     @guarded
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:

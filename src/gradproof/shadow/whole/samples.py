@@ -168,7 +168,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
         """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
 
-        Labels that were flattened have several rows a sample.
+        Labels that were flattened, and batches that were put together, have several rows a sample.
         """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
         number = self.opened() if given is None else given
@@ -181,7 +181,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         rows = self.rows[number]
         axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
         labels = len(shape) == 1 and not tensor.is_floating_point()
-        if axis is None and rows and labels and shape[0] % rows == 0:
+        if axis is None and rows and (labels or (given is not None and shape)) and shape[0] % rows == 0:
             axis = 0
         whole = given is not None and axis is not None
         row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]

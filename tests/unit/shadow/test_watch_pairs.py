@@ -1,0 +1,137 @@
+"""`watch` on losses of pairs, as of preferences: batches that are put together, and references that do not train."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from torch import nn
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import Verification
+from tests.checked import watch
+
+HOLDS, REFUTED, UNKNOWN, VACUOUS = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN, Outcome.VACUOUS
+EQ, DATA, STALE = "GA-EQ-001", "GA-DATA-001", "GA-INV-002"
+FILE = "watch_pairs_loop.py"
+HEAD = """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+F, N, V = nn.functional, 4, 11
+def network(): return nn.Sequential(nn.Embedding(V, 5), nn.Tanh(), nn.Linear(5, V))
+policy, ref = network(), network().requires_grad_(False)
+{reference}
+opt = torch.optim.AdamW(policy.parameters(), lr=0.01)
+def drawn(): return torch.randint(0, V, (64, 7))
+loader = DataLoader(TensorDataset(drawn(), drawn()), batch_size=4, shuffle=True)
+first, second = (DataLoader(TensorDataset(drawn()), batch_size=4, shuffle=True) for _ in range(2))
+
+def logps(model, ids):
+    found = F.log_softmax(model(ids[:, :-1]), -1)
+    return found.gather(-1, ids[:, 1:, None])[..., 0].sum(-1)
+"""
+LOOP = """
+for i, (chosen, rejected) in enumerate(loader):
+    both = {both}
+    c, r = {parts}
+    {wrong}
+    (-F.logsigmoid({margin}){reduced} / {by}).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+RIGHT = {
+    "both": "torch.cat([chosen, rejected])", "parts": "logps(policy, both).chunk(2)", "margin": "c - r",
+    "reduced": ".mean()", "by": "N", "wrong": "pass",
+}  # fmt: skip
+
+
+def watched(body: str, reference: str = "") -> Verification:
+    """What is said of a loop over 16 batches of four pairs."""
+    text = HEAD.format(reference=reference) + body
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    return watch(lambda: exec(compile(text, FILE, "exec"), {"torch": torch, "nn": nn}))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"parts": "logps(policy, both).split(len(chosen))"},
+        {"both": "torch.cat([chosen, rejected.flip(0)])"},
+        {"both": "torch.cat((rejected, chosen), dim=0)", "margin": "r - c"},
+        {"reduced": ".sum()", "by": "(4 * N)"},
+    ],
+)
+def test_pairs_of_one_batch_that_are_put_together_hold(form: dict[str, str]) -> None:
+    found = watched(LOOP.format(**RIGHT | form))
+    assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
+    assert found.result(EQ).outcome is found.result(DATA).outcome is HOLDS
+
+
+WRONG = {
+    "undivided": {"by": "1"},
+    "divided twice": {"by": "N / N"},
+    "a sum that is divided by N": {"reduced": ".sum()"},
+    "a batch that is left out of the loss": {"reduced": ".mean() * (i % 4 != 1)"},
+    "zeroed in each micro-batch": {"wrong": "opt.zero_grad()"},
+    "the first pair alone": {"reduced": "[:1].mean()"},
+}
+SURE = {"undivided", "divided twice", "zeroed in each micro-batch"}
+"""The others scale some samples, as a weight that is meant does: that is not decided."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_losses_of_pairs_do_not_hold(name: str) -> None:
+    found = watched(LOOP.format(**RIGHT | WRONG[name]))
+    assert found.outcome is not HOLDS
+    assert (found.outcome is REFUTED) == (name in SURE)
+
+
+MIXED = {
+    "parts of batches": "torch.cat([chosen[:2], rejected, chosen[2:]])",
+    "one after the other": "torch.stack([chosen, rejected], 1).flatten(0, 1)",
+    "one above the other": "torch.stack([chosen, rejected]).flatten(0, 1)",
+}
+
+
+@pytest.mark.parametrize("by", ["N", "1"])
+@pytest.mark.parametrize("name", MIXED)
+def test_pairs_of_rows_that_are_not_followed_are_not_decided(name: str, by: str) -> None:
+    """Halves are taken of each: in two forms the rows of a pair are of two samples."""
+    found = watched(LOOP.format(**RIGHT | {"both": MIXED[name], "by": by}))
+    assert not {REFUTED, VACUOUS, HOLDS} & {found.outcome}
+    assert found.result(EQ).outcome is not HOLDS
+
+
+FLOATS = """
+model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(64, 3), torch.randn(64, 3)), batch_size=4)):
+    better, worse = model(torch.cat([x, y])).chunk(2)
+    (-F.logsigmoid(better - worse).{reduced} / {by}).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduced", "by", "outcome"),
+    [("mean()", "N", HOLDS), ("sum()", "(4 * N)", HOLDS), ("mean()", "1", REFUTED), ("sum()", "N", UNKNOWN)],
+)
+def test_pairs_of_floats(reduced: str, by: str, outcome: Outcome) -> None:
+    assert watched(FLOATS.format(reduced=reduced, by=by)).result(EQ).outcome is outcome
+
+
+TWO = """
+for i, ((a,), (b,)) in enumerate(zip(first, second)):
+    ids = torch.cat([a, b])
+    (F.cross_entropy(policy(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()) / {by}).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("by", "outcome"), [("N", HOLDS), ("1", REFUTED), ("(N * N)", REFUTED)])
+def test_batches_of_two_loaders_that_are_put_together(by: str, outcome: Outcome) -> None:
+    assert watched(TWO.format(by=by)).result(EQ).outcome is outcome
