@@ -58,7 +58,7 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 @dataclass
 class LossWeight:
-    """What a loss of a window weighs in each of its `passes`, counted from 0, its elements, and whether it is a mean."""
+    """What a loss of a window weighs in each of its `passes`, counted from 0, its elements, and if it is a mean."""
 
     mean: bool
     elements: Combination = field(default_factory=dict)
