@@ -9,8 +9,8 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -137,11 +137,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 values = {**values, **{id(t): self.value(t) for t in tensors_in(own)}}
             self._settle(func, spec, own, kwargs, values, [result])
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """The engine's own use of tensors."""
-        with torch.no_grad():
-            yield
+        return torch.no_grad()
 
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
@@ -207,9 +205,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
-        if self.stepping or target.dim() == 0 or not target.is_floating_point():
-            return
-        if self.in_backward or initialising():
+        if self.stepping or not target.dim() or not target.is_floating_point() or self.in_backward or initialising():
             return
         storage, steps = target.untyped_storage(), len(self.facts.updates)
         key = (storage._cdata, geometry_of(target))
@@ -475,6 +471,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         found = self.memory.read(tensor)
         if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.declared and torch.is_grad_enabled():
             found = self._first_use(tensor, found)
+        elif found is not None and isinstance(tensor, torch.nn.Parameter) and id(tensor) not in self.declared:
+            first = self.laws.original(found)
+            if first is not None:  # a reference model, which does not train, holds constants
+                found = self.leaf("constant", ("copy", self.terms.order(first)), tuple(tensor.shape))
+                self.memory.write(tensor, found)
         if found is None:
             found = self._unknown(tensor)
         return found
