@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import Verification
-from tests.checked import watch
+from tests.checked import check, watch
 
 HOLDS, REFUTED, UNKNOWN, VACUOUS = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN, Outcome.VACUOUS
 EQ, DATA, STALE = "GA-EQ-001", "GA-DATA-001", "GA-INV-002"
@@ -135,3 +137,87 @@ for i, ((a,), (b,)) in enumerate(zip(first, second)):
 @pytest.mark.parametrize(("by", "outcome"), [("N", HOLDS), ("1", REFUTED), ("(N * N)", REFUTED)])
 def test_batches_of_two_loaders_that_are_put_together(by: str, outcome: Outcome) -> None:
     assert watched(TWO.format(by=by)).result(EQ).outcome is outcome
+
+
+REFERENCE = RIGHT | {
+    "wrong": "with torch.no_grad(): rc, rr = {}\n",
+    "margin": "c - r - (rc - rr)",
+}
+AHEAD = "logps(ref, both).chunk(2)"
+COPIES = {
+    "loaded": "ref.load_state_dict(policy.state_dict())",
+    "copied, frozen": "import copy; ref = copy.deepcopy(policy).requires_grad_(False)",
+    "copied": "import copy; ref = copy.deepcopy(policy).eval()",
+}
+
+
+def referred(by: str, reference: str, made: str = AHEAD, **others: str) -> Verification:
+    """What is said of a loop whose loss takes a reference model beside the policy."""
+    return watched(LOOP.format(**REFERENCE | {"wrong": REFERENCE["wrong"].format(made), "by": by} | others), reference)
+
+
+@pytest.mark.parametrize("reference", COPIES)
+def test_a_reference_model_that_is_a_copy_of_the_policy_holds(reference: str) -> None:
+    found = referred("N", COPIES[reference])
+    assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
+    assert found.result(STALE).outcome is HOLDS
+
+
+@pytest.mark.parametrize(("reference", "by"), [("loaded", "1"), ("copied", "1"), ("copied, frozen", "(N * N)")])
+def test_a_loss_with_a_reference_model_that_is_divided_wrongly_is_refuted(reference: str, by: str) -> None:
+    assert referred(by, COPIES[reference]).result(EQ).outcome is REFUTED
+
+
+def test_two_forward_passes_of_a_batch_are_one_micro_batch() -> None:
+    form = {"parts": "logps(policy, chosen), logps(policy, rejected)"}
+    made = "logps(ref, chosen), logps(ref, rejected)"
+    assert referred("N", COPIES["loaded"], made, **form).outcome is HOLDS
+    assert referred("1", COPIES["loaded"], made, **form).outcome is REFUTED
+
+
+STALE_FORMS = {
+    "never zeroed": ("opt.step()", "ref.load_state_dict(policy.state_dict())"),
+    "a gradient is kept in a copy": (
+        "kept = [nn.Parameter(p.grad.clone(), False) for p in policy.parameters()]; opt.step(); opt.zero_grad()\n"
+        "        for p, k in zip(policy.parameters(), kept): p.grad = k.detach().clone()",
+        "ref.load_state_dict(policy.state_dict())",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STALE_FORMS)
+def test_stale_gradients_beside_a_reference_model_do_not_hold(name: str) -> None:
+    step, reference = STALE_FORMS[name]
+    made = LOOP.format(**REFERENCE | {"wrong": REFERENCE["wrong"].format(AHEAD)})
+    found = watched(made.replace("opt.step(); opt.zero_grad()", step), reference)
+    assert found.result(STALE).outcome is REFUTED
+
+
+def train(run: Run, by: int | None = None, renewed: bool = False) -> None:
+    """Pairs whose loss takes a copy of the policy, which may be `renewed` after each step."""
+    torch.manual_seed(run.seed)
+    policy = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+    ref = copy.deepcopy(policy).requires_grad_(False)
+    opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+    both = torch.randn(run.samples, 3), torch.randn(run.samples, 3)
+    for i, (a, b) in enumerate(zip(*(t.split(run.micro_batch_size) for t in both), strict=True)):
+        c, r = policy(torch.cat([a, b])).chunk(2)
+        with torch.no_grad():
+            rc, rr = ref(torch.cat([a, b])).chunk(2)
+        loss = -nn.functional.logsigmoid(c - r - (rc - rr)).mean()
+        (loss / (by or run.accum_steps)).backward()
+        if (i + 1) % run.accum_steps == 0:
+            opt.step()
+            opt.zero_grad()
+            ref.load_state_dict((policy if renewed else ref).state_dict())
+
+
+def test_check_takes_a_copy_of_the_policy_for_a_constant() -> None:
+    found = check(train)
+    assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
+    assert check(lambda run: train(run, renewed=True)).result(EQ).outcome is HOLDS
+
+
+def test_check_refutes_a_loss_with_a_copy_that_is_divided_wrongly() -> None:
+    assert check(lambda run: train(run, by=1)).result(EQ).outcome is REFUTED
+    assert check(lambda run: train(run, by=run.accum_steps**2, renewed=True)).result(EQ).outcome is REFUTED

@@ -9,8 +9,8 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -137,11 +137,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 values = {**values, **{id(t): self.value(t) for t in tensors_in(own)}}
             self._settle(func, spec, own, kwargs, values, [result])
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """The engine's own use of tensors."""
-        with torch.no_grad():
-            yield
+        return torch.no_grad()
 
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
@@ -473,6 +471,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         found = self.memory.read(tensor)
         if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.declared and torch.is_grad_enabled():
             found = self._first_use(tensor, found)
+        elif found is not None and isinstance(tensor, torch.nn.Parameter) and id(tensor) not in self.declared:
+            first, storage = self.laws.original(found), tensor.untyped_storage()._cdata
+            own = all(p.untyped_storage()._cdata != storage for p in self.declared.values())
+            if first is not None and own:  # a reference model, which does not train, holds constants
+                found = self.leaf("constant", ("copy", self.terms.order(first)), tuple(tensor.shape))
+                self.memory.write(tensor, found)
         if found is None:
             found = self._unknown(tensor)
         return found

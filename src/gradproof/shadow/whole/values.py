@@ -98,6 +98,11 @@ class Algebra:
         """Whether a combination holds one known number everywhere."""
         return all(term == self.terms.one for term in combination)
 
+    def original(self, value: Value) -> int | None:
+        """The parameter that a value is a copy of; None where it is anything else."""
+        ((term, by),) = value.parts[0].items() if value.shared and len(value.parts[0]) == 1 else ((self.terms.one, 0),)
+        return term if by == 1 and self.terms.operators[term] in ("parameter", "state") else None
+
     def uniform(self, combination: Combination) -> bool:
         """Whether a combination holds one number everywhere, known or not."""
         return all(self.terms.shapes[term] is None for term in combination)
