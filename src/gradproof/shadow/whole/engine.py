@@ -120,8 +120,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if spec.base == UPDATE:
             self.scales += 1  # the n-th scale is one number in both runs
             for at, tensor in enumerate(args[:2]):
-                key = ("loss scale", at, self.scales)
-                self.memory.write(tensor, self.leaf("constant", key, tuple(tensor.shape)))
+                self.memory.write(tensor, self.leaf("constant", ("loss scale", at, self.scales), tuple(tensor.shape)))
             return
         if not base.startswith("_foreach_"):
             results = list(out) if isinstance(out, list | tuple) else [out]
@@ -473,9 +472,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             found = self._first_use(tensor, found)
         elif found is not None and isinstance(tensor, torch.nn.Parameter) and id(tensor) not in self.declared:
             first, storage = self.laws.original(found), tensor.untyped_storage()._cdata
-            own = all(p.untyped_storage()._cdata != storage for p in self.declared.values())
-            if first is not None and own:  # a reference model, which does not train, holds constants
-                found = self.leaf("constant", ("copy", self.terms.order(first)), tuple(tensor.shape))
+            if first is not None and all(p.untyped_storage()._cdata != storage for p in self.declared.values()):
+                found = self.leaf("constant", ("copy", self.terms.order(first)), tuple(tensor.shape))  # does not train
                 self.memory.write(tensor, found)
         if found is None:
             found = self._unknown(tensor)

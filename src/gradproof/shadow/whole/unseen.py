@@ -122,7 +122,10 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     if name in SHOWN:
         return [args[0]]
     if name == SCRIPT:
-        lists = args[0].inlined_graph.findAllNodes("prim::tolist", True)
+        try:
+            lists = args[0].inlined_graph.findAllNodes("prim::tolist", True)
+        except RuntimeError:  # a method of a class in C++ has no graph
+            lists = ()
         return tensors_in((args[1:], kwargs)) if lists else []
     given = [*args, *kwargs.values()] if name in LENGTHS | LISTS else []
     if name in LISTS:
