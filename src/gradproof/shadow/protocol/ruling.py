@@ -252,11 +252,9 @@ class StepRuling:
 
     def _rest(self, w: SeenWindow) -> bool:
         """Whether a window is what the last epoch left over, and is zeroed after its last micro-batch."""
-        order = [event.kind for event in w.events if event.kind in (kinds.PASS, kinds.ZERO)]
-        last = w is self.all[-1] and w.shown and w.simple and 0 < w.count < self.n and w.last.iteration is not None
-        return (
-            last and w.last.iteration.complete and order.index(kinds.ZERO) >= w.count if kinds.ZERO in order else False
-        )
+        order, of = [e.kind for e in w.events if e.kind in (kinds.PASS, kinds.ZERO)], w.last.iteration
+        short = w is self.all[-1] and w.shown and w.simple and w.count < self.n
+        return short and of is not None and of.complete and kinds.ZERO not in order[: len(w.passes)]
 
     def _counted(self) -> Result:
         """Where nothing broke it: it holds, or the events do not show it."""
