@@ -14,7 +14,7 @@ from gradproof.shadow.result import Verification
 from tests.checked import watch
 
 HOLDS, REFUTED, UNKNOWN = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN
-EQ, DATA, LOSS, STEPS = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-003"
+EQ, DATA, LOSS, STEPS, STALE = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-003", "GA-INV-002"
 FILE = "watch_data_loop.py"
 HEAD = """
 from torch.utils.data import DataLoader, TensorDataset
@@ -118,6 +118,85 @@ def test_what_an_epoch_leaves_over_is_zeroed_and_named() -> None:
     found = watched(lost, windows_at="0,1,4", accum_steps=4).result(EQ)
     assert found.outcome is UNKNOWN
     assert "arrived, and is not in the step of window 5" in found.reason  # inside of the epoch there is no rest
+
+
+LAST = LOOP.format(**PLAIN | {"last": "opt.zero_grad()"}).replace("range(2)", "range(1)")
+LAST_WRONG = {
+    "never zeroed": LAST.replace("    opt.zero_grad()\n", "    pass\n"),
+    "zeroed inside": LAST.replace("    n = ", "    if i == 18: opt.zero_grad()\n        n = "),
+    "zeroed too early": LAST.replace("    n = ", "    if i == 13: opt.zero_grad()\n        n = "),
+    "left early": LAST.replace("    n = ", "    if i == 17: break\n        n = "),
+    "a pass of another batch": LAST.replace("    opt.z", "    mse(model(X[:4]), Y[:4]).backward()\n    opt.z"),
+}
+
+
+def test_what_the_last_epoch_left_over_and_is_zeroed_leaves_the_steps_right() -> None:
+    """There are 19 batches: three are left over."""
+    assert watched(LAST, size=76).outcome is HOLDS
+
+
+@pytest.mark.parametrize("name", LAST_WRONG)
+def test_another_end_of_the_last_epoch_does_not_hold(name: str) -> None:
+    found = watched(LAST_WRONG[name], size=76)
+    assert found.outcome is not HOLDS
+    lost = name == "never zeroed"
+    assert (found.result(STEPS).outcome is REFUTED) == lost
+    assert found.result(STEPS).reason.startswith("the run ended with a gradient that no step applied") == lost
+
+
+HEAD_ONLY = """
+head = torch.optim.{optimizer}
+for i, (x, y) in enumerate(loader):
+    (mse(model(x), y) / N).backward()
+    if (i + 1) % N == 0:
+        head.step(); head.zero_grad()
+"""
+
+
+def test_a_gradient_of_weights_that_are_in_no_optimizer_is_named() -> None:
+    found = watched(HEAD_ONLY.format(optimizer="SGD(model[2].parameters(), lr=0.1)"), size=64).result(STALE)
+    assert found.outcome is UNKNOWN
+    assert found.reason == "0.weight, which no optimizer has, had a gradient when window 2 began"
+
+
+TWICE = """
+for i, (x, y) in enumerate(loader):
+    out = model(x)
+    {passes}
+    if (i + 1) % N == 0{more}:
+        opt.step(); opt.zero_grad()
+"""
+PASSES = {
+    "two forward passes": "(mse(model(x), y) / N).backward(); (0.1 * model(x).pow(2).mean() / N).backward()",
+    "one forward pass": "(mse(out, y) / N).backward(retain_graph=True); (out.pow(2).mean() / N).backward()",
+    "three losses": "(mse(out, y) / N).backward(retain_graph=True); (out.abs().mean() / N).backward()\n"
+    "    (model(x).pow(2).mean() / N).backward()",
+}
+NOT_TWICE = {
+    "the second is undivided": {"passes": PASSES["two forward passes"].replace(".mean() / N", ".mean()")},
+    "the second is of one batch alone": {"passes": "(mse(out, y) / N).backward()\n    if i % 4 == 0: "
+                                         "(model(x).pow(2).mean() / N).backward()"},
+    "parts of a batch": {"passes": "for at in (0, 2): (mse(model(x[at:][:2]), y[at:][:2]) / N).backward()",
+                         "more": " or True"},
+    "a step too early": {"passes": PASSES["one forward pass"], "more": " or i == 1"},
+    "of another batch": {"passes": PASSES["one forward pass"].replace("(out.pow", "(model(X[:4]).pow")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("name", PASSES)
+def test_several_backward_passes_of_one_batch_are_one_micro_batch(name: str, steps: int | None) -> None:
+    found = watched(TWICE.format(passes=PASSES[name], more=""), size=64, accum_steps=steps)
+    assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
+    assert found.config["accum_steps"] == 4
+    assert "window of 4 micro-batches" in found.result(STEPS).reason
+
+
+@pytest.mark.parametrize("name", NOT_TWICE)
+def test_other_passes_beside_the_first_leave_the_steps_undecided(name: str) -> None:
+    found = watched(TWICE.format(**{"more": ""} | NOT_TWICE[name]), size=64)
+    assert found.outcome is not HOLDS
+    assert found.result(STEPS).outcome is not HOLDS
 
 
 NO_LENGTH = LOOP.replace("loader = ", "").replace("enumerate(loader)", "enumerate(stream())")

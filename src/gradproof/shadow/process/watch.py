@@ -214,7 +214,7 @@ class ScriptWatch(Monitor):
         judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded, left)
         doubt = self._interfered()
         shown, dropped = doubt is None and judge.in_passes(), {n: rests[n] for n in judge.left}
-        ruling = StepRuling(self, self.accum_steps, self.left, shown, dropped)
+        ruling = StepRuling(self, self.accum_steps, self.left, shown, dropped, judge.each())
         found = Verification("", {"inferred": self.accum_steps is None})
         found.config |= {"accum_steps": ruling.n} if ruling.windows or self.accum_steps else {}
         found.config |= {"failed": f"at {self.failed[1]}: {self.failed[0]}"} if self.failed else {}

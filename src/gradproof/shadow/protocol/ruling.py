@@ -21,9 +21,10 @@ from gradproof.shadow.result import RECORDED, Result
 
 NAME = "GA-INV-003"
 HELP = "step the optimizer, and the schedule, once a window, after its last micro-batch"
+APPLY = "step after the last micro-batch too, by the mean of those that are left, or zero what is left"
 EARLY = "stepped before the window was complete"
 LONG = "the window received more micro-batches than it has"
-UNAPPLIED = "the data ended with an unapplied gradient"
+UNAPPLIED = "the run ended with a gradient that no step applied: its samples are lost"
 TWICE = "stepped twice on one window"
 AGAIN = "an optimizer stepped again in a window, by other gradients or none: what moved the weights is not shown"
 ADVANCED = "the schedule advanced without a step of its own"
@@ -67,24 +68,30 @@ class SeenWindow:
 
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
-    twice, or those of its batch alone, as the values show.
+    twice, or those of its batch alone, as the values show. `count`: its micro-batches, which have `each` passes of one
+    batch.
     """
 
-    def __init__(self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor) -> None:
+    def __init__(
+        self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor, each: int = 1
+    ) -> None:
         self.number, self.events, length = number, events, monitor.epoch_batches
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
         self.before_step = events[: events.index(self.steps[0])] if self.steps else events
         self.seen: list[SeenPass] = [event.about for event in self.passes]
-        self.count, self.last = len(self.passes), self.seen[-1] if self.seen else SeenPass()
+        firsts, last = self.seen[::each], self.seen[each - 1 :: each]
+        if len(last) < len(firsts) or any(batches(a, b) != 1 for a, b in zip(firsts, last, strict=True)):
+            firsts = self.seen
+        self.count, self.last = len(firsts), self.seen[-1] if self.seen else SeenPass()
         self.forwards = [one.forwards for one in self.seen]
         self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
         it = self.last.iteration  # of which this pass was the last, if it was read to its end
         done = it is not None and it.trained and self.last.read == it.read
         done = done and (following is None or following.iteration is not it)
         self.ended = done or bool(length and self.seen and not self.last.passes % length)
-        each = all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(self.seen))
-        self.shown = (each and bool(self.seen) and self.seen[0].iteration is not None) or length is not None
+        apart = all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(firsts))
+        self.shown = (apart and bool(self.seen) and self.seen[0].iteration is not None) or length is not None
 
     def read(self, before: SeenWindow | None) -> int:
         """The batches of a data loader that were read since the window before; 0 where that is not known."""
@@ -96,17 +103,19 @@ class StepRuling:
     """What the events of the recorded windows of one run decide of its steps.
 
     `left`: the run ended while it was followed, and weights hold gradients. `shown`: the values show that each backward
-    pass is one micro-batch. `dropped`: where the events of a window begin, where an epoch left some over (`left_over`).
+    pass, or each run of `each`, is one micro-batch. `dropped`: where the events of a window begin, where an epoch left
+    some over (`left_over`).
     """
 
     def __init__(
-        self, monitor: Monitor, given: int | None, left: bool, shown: bool = False, dropped: Mapping[int, int] = {}
-    ) -> None:
+        self, monitor: Monitor, given: int | None, left: bool, shown: bool = False, dropped: Mapping[int, int] = {},
+        each: int = 1,
+    ) -> None:  # fmt: skip
         self.monitor, self.given, self.left = monitor, given, left
         seen = monitor.run.seen.items()
         first = {n: e.about for n, own in seen for e in own[::-1] if e.kind == kinds.PASS and e.about}
         self.all = [
-            SeenWindow(n, own[dropped.get(n, 0) :], first.get(n + 1), monitor)
+            SeenWindow(n, own[dropped.get(n, 0) :], first.get(n + 1), monitor, each)
             for n, own in sorted(seen)
             if n in monitor.run.recorded
         ]
@@ -134,7 +143,7 @@ class StepRuling:
         for why, location in self.broken():
             excuse = self._excuse(why)
             outcome = Outcome.OPAQUE if excuse else Outcome.REFUTED
-            why, help = (f"{why}, and {excuse}", "") if excuse else (why, HELP)
+            why, help = (f"{why}, and {excuse}", "") if excuse else (why, APPLY if why == UNAPPLIED else HELP)
             return Result(NAME, outcome, why, location, help, "events", RECORDED)
         return self._counted()
 
@@ -239,7 +248,13 @@ class StepRuling:
         yield from said(self.events, *UNEXPLAINED)
         for w in self.all:
             yield from said(w.before_step, kinds.SCHEDULE)
-            yield from said(() if w.steps else w.events, kinds.ZERO)
+            yield from said(() if w.steps or self._rest(w) else w.events, kinds.ZERO)
+
+    def _rest(self, w: SeenWindow) -> bool:
+        """Whether a window is what the last epoch left over, and is zeroed after its last micro-batch."""
+        order, of = [e.kind for e in w.events if e.kind in (kinds.PASS, kinds.ZERO)], w.last.iteration
+        short = w is self.all[-1] and w.shown and w.simple and w.count < self.n
+        return short and of is not None and of.complete and kinds.ZERO not in order[: len(w.passes)]
 
     def _counted(self) -> Result:
         """Where nothing broke it: it holds, or the events do not show it."""

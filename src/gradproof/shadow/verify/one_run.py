@@ -98,11 +98,18 @@ class OneRun(Judging):
         return found if tokens is None else [*found, tokens]
 
     def in_passes(self) -> bool:
-        """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
+        """Whether each backward pass, or each run of `each` of them, is one micro-batch, and all took the same ways."""
         if self.engine.meetings.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
-        found = [self._micro_batches(run) for window in self.windows for run in window.runs]
+        found = [self._micro_batches(run) for window in self.windows for run in window.runs[:: self.each()]]
         return all(len(own) == 1 for own in found) and not overlap(found)
+
+    def each(self) -> int:
+        """How many backward passes each micro-batch has, one after the other, of the same samples; 1 if not as many."""
+        made = [[self.terms.summed(run.gains.values()) for run in window.runs] for window in self.windows]
+        groups = [list(own) for window in made for _, own in groupby(window)]
+        sizes = {len(own) for own in groups}
+        return sizes.pop() if len(sizes) == 1 and not overlap([own[0] for own in groups]) else 1
 
     def _micro_batches(self, run: BackwardPass) -> set[int]:
         return {sample // MICRO for sample in self.terms.summed(run.gains.values())}
@@ -426,9 +433,11 @@ class OneRun(Judging):
         return self._unless(STALE, self._left_over(), "no gradient has a summand from before its window")
 
     def _left_over(self) -> Objections:
+        owned = {name for window in self.windows for name in window.step.order}
         for window in self.windows:
             for name in window.step.begun_with:
-                yield f"{name} had a gradient when window {window.shown} began", window.step.location
+                whose = "" if name in owned else ", which no optimizer has,"
+                yield f"{name}{whose} had a gradient when window {window.shown} began", window.step.location
         for steps, name in self.engine.later.items():
             step = self.facts.updates[max(steps - 1, 0)]
             if name:
