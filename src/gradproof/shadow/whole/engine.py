@@ -128,10 +128,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 self._settle(func, spec, args, kwargs, values, results)
             return
         results = args[0] if spec.written else out
-        count = len(results)
-        again = bool(spec.written) and len({one.untyped_storage()._cdata for one in results}) < count
+        again = bool(spec.written) and len({one.untyped_storage()._cdata for one in results}) < len(results)
         for at, result in enumerate(results):
-            own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
+            own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == len(results) else a for a in args)
             if again and at:  # it may have been written as a part of the list before
                 values = {**values, **{id(t): self.value(t) for t in tensors_in(own)}}
             self._settle(func, spec, own, kwargs, values, [result])
