@@ -125,6 +125,58 @@ def test_pairs_of_floats(reduced: str, by: str, outcome: Outcome) -> None:
     assert watched(FLOATS.format(reduced=reduced, by=by)).result(EQ).outcome is outcome
 
 
+ROWS = """
+model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(64, 3), torch.randn(64)), batch_size=4)):
+    better, worse = model(x.view(-1, 2, 3)).unbind(1)
+    (-F.logsigmoid({margin}).{reduced} / {by}).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduced", "by", "margin", "outcome"),
+    [
+        ("mean()", "N", "better - worse", HOLDS),
+        ("mean()", "1", "better - worse", REFUTED),
+        ("sum()", "(2 * N)", "better - worse", HOLDS),
+        ("mean()", "(N * N)", "better - worse", REFUTED),
+        ("mean()", "N", "better - worse.flip(0)", UNKNOWN),
+        ("mean()", "N", "better - better.mean()", UNKNOWN),
+    ],
+)
+def test_rows_of_one_batch_that_are_pairs(reduced: str, by: str, margin: str, outcome: Outcome) -> None:
+    found = watched(ROWS.format(reduced=reduced, by=by, margin=margin)).result(EQ).outcome
+    assert found is outcome or (outcome is UNKNOWN and found is Outcome.OUTSIDE)
+
+
+UNEVEN = """
+model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = iter(DataLoader(TensorDataset(torch.randn({size}, 3)), batch_size=4))
+for i in range(16):
+    x = {made}
+    (model(x).pow(2).mean() / N).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "size"),
+    [
+        ("torch.cat([next(batches)[0] for _ in range(1 + i % 2)])", 96),
+        ("torch.cat([next(batches)[0] for _ in range(2 + i % 2)])[:, :3]", 160),
+        ("next(batches)[0].view(2, -1, 3)", 62),
+    ],
+)
+def test_a_mean_over_another_number_of_rows_does_not_hold(made: str, size: int) -> None:
+    """Rows of a micro-batch that has fewer weigh more, though each micro-batch weighs the same."""
+    assert watched(UNEVEN.format(made=made, size=size)).result(EQ).outcome is Outcome.OPAQUE
+
+
 TWO = """
 for i, ((a,), (b,)) in enumerate(zip(first, second)):
     ids = torch.cat([a, b])

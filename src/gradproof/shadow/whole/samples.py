@@ -80,6 +80,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self._since: list[tuple[torch.Tensor, str, list[Place]]] = []
         self._copies: list[tuple[torch.Tensor, Value]] = []  # of what was read since the last micro-batch began
         self._before_training: dict[int, Any] = {}
+        self._ratios = dict[str, float]()
         self._taken, self._first_ahead = 0, 1 << 62
         self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
 
@@ -168,7 +169,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
         """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
 
-        Labels that were flattened, and batches that were put together, have several rows a sample.
+        Labels that were flattened, and batches that were put together, have several rows a sample. Where a batch was
+        made fewer rows, as of pairs, each of them is a sample.
         """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
         number = self.opened() if given is None else given
@@ -181,11 +183,14 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         rows = self.rows[number]
         axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
         labels = len(shape) == 1 and not tensor.is_floating_point()
-        if axis is None and rows and (labels or (given is not None and shape)) and shape[0] % rows == 0:
+        if axis is None and rows and labels and shape[0] % rows == 0:
             axis = 0
-        whole = given is not None and axis is not None
         row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]
-        if shape and shape[0] != rows and shape[1:] == row:
+        part = bool(shape) and shape[0] != rows and shape[1:] == row
+        if given is not None and rows and axis in (None, 0) and len(shape) > 1 and not (part and shape[0] < rows):
+            axis = self._put_together(shape[0], rows)
+        whole = given is not None and axis is not None and shape[axis] >= (rows or 0)
+        if part:
             axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
             return self.leaf("constant", (digest(tensor),), shape)
@@ -204,6 +209,14 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self.used.setdefault(owner, self.location())
         names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
         return self.data(names, owners[0], size, axis)
+
+    def _put_together(self, count: int, rows: int) -> int | None:
+        """The first axis, where a batch was made more or fewer rows, by one number at each line; None elsewhere."""
+        if count < min(2, rows) or (count % rows and rows % count):
+            return None
+        if self._ratios.setdefault(call_site(), count / rows) != count / rows:
+            self.lose("batches are put together, or taken apart, by numbers that differ")
+        return 0
 
     def site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
