@@ -76,6 +76,95 @@ def test_the_wrong_script_beside_it_is_still_refuted(name: str) -> None:
     assert found.outcome is REFUTED, found.reason
 
 
+ERROR, HIDDEN = "(model(x) - y).square()", "model[0](x).square()"
+MIXED = LOOP.format("(mse(model(x), y) + {}) / N")
+KL = "nn.functional.kl_div(model(x).log_softmax(-1), y.softmax(-1), reduction='batchmean')"
+VAE = f"(mse(model(x), y, reduction='sum') + 0.5 * {HIDDEN}.sum())"
+SUMS_WRONG = {
+    "a mean and a sum": (MIXED.format(f"{HIDDEN}.sum()"), 3, 8, REFUTED, "weigh 1, 48 in window 1, and 1, 192"),
+    "a mean and a sum with a factor": (MIXED.format(f"2.0 * {HIDDEN}.sum()"), 3, 8, REFUTED, "1, 96 in window 1"),
+    "a mean and half a sum": (MIXED.format(f"-0.5 * {HIDDEN}.sum()"), 3, 8, REFUTED, "1, 24 in window 1"),
+    "a mean and a sum with a small factor": (MIXED.format(f"0.01 * {HIDDEN}.sum()"), 3, 8, UNKNOWN, "1, 12/25"),
+    "a mean and a sum of means": (MIXED.format(f"{ERROR}.mean(1).sum()"), 3, 8, UNKNOWN, "add up to 1, 8/3"),
+    "a mean and a sum, of as many rows as N": (MIXED.format(f"{HIDDEN}.sum()"), 3, 4, UNKNOWN, "1, 24"),
+    "a mean and a mean of sums over rows": (MIXED.format(f"{ERROR}.sum(0).mean()"), 3, 8, UNKNOWN, "1, 8"),
+    "a sum by its rows and times them": (MIXED.format(f"{HIDDEN}.sum() / B * B"), 3, 8, UNKNOWN, "1, 48"),
+    "a sum of means of as many numbers as rows": (
+        LOOP.format(f"{ERROR}.mean(1).sum() / N"), 8, 8, UNKNOWN, "by a factor below it",
+    ),
+    "a sum by N": (LOOP.format(f"{ERROR}.sum() / N"), 3, 8, UNKNOWN, "add up to 24"),
+    "a sum by its rows": (LOOP.format(f"{ERROR}.sum() / len(x)"), 3, 8, UNKNOWN, "add up to 12"),
+    "a sum by its rows and by as many outputs as N": (
+        LOOP.format(f"{ERROR}.sum() / len(x) / D"), 4, 8, UNKNOWN, "or a size of a sample",
+    ),
+    "a sum by N and by as many outputs as rows": (
+        LOOP.format(f"{ERROR}.sum() / D / N"), 8, 8, UNKNOWN, "or a size of a sample",
+    ),
+    "a sum by its rows, twice": (LOOP.format(f"{ERROR}.sum() / B / B / N"), 3, 8, UNKNOWN, "add up to 3/8"),
+    "a sum of N times its elements": (LOOP.format(f"(2 * N * {ERROR}).sum() / B / N"), 3, 8, UNKNOWN, "24"),
+    "a mean of rows by its rows": (LOOP.format(KL), 3, 8, UNKNOWN, "add up to 12"),
+    "a number less a mean, by nothing": (LOOP.format("1 - (model(x) * y).sum(-1).mean()"), 3, 8, REFUTED, "weigh 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS_WRONG)
+def test_sums_over_rows_that_only_n_divides_do_not_hold(name: str) -> None:
+    body, outputs, rows, outcome, reason = SUMS_WRONG[name]
+    found = watched(body, outputs=outputs, rows=rows).result(EQ)
+    assert found.outcome is outcome, found.reason
+    assert reason in found.reason
+
+
+SUMS_RIGHT = {
+    "a sum by its rows": LOOP.format(f"{ERROR}.sum() / len(x) / N"),
+    "a sum by its rows, divided after": LOOP.format(f"{ERROR}.sum() / len(x)").replace(
+        "done(i)", "[p.grad.div_(N) for p in model.parameters() if i % N == N - 1]; done(i)"
+    ),
+    "half a sum by its rows": LOOP.format(f"0.5 * {ERROR}.sum() / len(x) / N"),
+    "a divergence by its rows": LOOP.format(f"{KL} / N"),
+    "two sums by their rows": LOOP.format(f"{VAE} / x.size(0) / N"),
+    "a sum of means over rows": LOOP.format(f"{ERROR}.mean(0).sum() / N"),
+    "a mean and a sum by its rows": MIXED.format(f"0.1 * {HIDDEN}.sum() / len(x)"),
+    "a mean and a sum by its elements": MIXED.format(f"0.1 * {HIDDEN}.sum() / model[0](x).numel()"),
+    "a mean and a sum times one by its rows": MIXED.format(f"0.1 * {HIDDEN}.sum() * (1 / len(x))"),
+    "a mean and a sum of means over rows": MIXED.format(f"{HIDDEN}.mean(0).sum()"),
+    "a mean and a mean of sums": MIXED.format(f"2.0 * {HIDDEN}.sum(1).mean()"),
+    "a mean of sums": LOOP.format(f"{ERROR}.sum(1).mean() / N"),
+    "a mean with a factor": LOOP.format("8.0 * mse(model(x), y) / N"),
+    "a number less a mean": LOOP.format("(1 - (model(x) * y).sum(-1)).mean() / N"),
+    "a number and a mean": LOOP.format("(3.0 + mse(model(x), y)) / N"),
+}
+
+
+@pytest.mark.parametrize("name", SUMS_RIGHT)
+def test_sums_over_rows_that_their_rows_and_n_divide_hold(name: str) -> None:
+    made = watched(SUMS_RIGHT[name], outputs=3, rows=8)
+    assert made.result(EQ).outcome is HOLDS, made.result(EQ).reason
+
+
+SCALED = "s = torch.amp.GradScaler('cpu', init_scale=1024.0)\n" + LOOP.format("s.scale(mse(model(x), y) / N)")
+HELPS = {
+    "the loss scale": (SCALED, "add up to 1024, which is the loss scale", "scaler.unscale_"),
+    "the batches of an epoch": (
+        LOOP.format("mse(model(x), y) / len(loader)"), "divided by 12, and not by N = 4", "divide by 4 in place of 12",
+    ),
+    "the batch size": (LOOP.format("mse(model(x), y) / B"), "they add up to 1/2", "divide by 4 in place of 8"),
+    "half a square, in windows of two": (
+        "N = 2\n" + LOOP.format(f"({ERROR} / 2).mean() / N"), "by N and multiplied by 1/2", "gradproof check",
+    ),
+    "a sum by N": (LOOP.format(f"{ERROR}.sum() / N"), "add up to 24", "divide a sum by the rows of its micro-batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_the_help_names_what_the_weights_show(name: str) -> None:
+    body, reason, help = HELPS[name]
+    found = watched(body, outputs=3, rows=8).result(EQ)
+    assert found.outcome is UNKNOWN, found.reason
+    assert reason in found.reason
+    assert help in found.help
+
+
 STEP = "    ({}).backward(); done(i)\n"
 DATA_WRONG = {
     "the same rows by index": ("for i in range(24):\n    x, y = X[order[:B]], Y[order[:B]]\n", "an earlier one held"),

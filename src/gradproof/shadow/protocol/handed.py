@@ -35,7 +35,7 @@ ADDING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "StackBackwa
 WHOLE = "the mean over the window's micro-batches"
 SO_FAR = "a mean over the first micro-batches of a window was reported as the loss of one"
 HELP = 'report the mean of the whole window: report_loss(..., of="window")'
-MEAN = 1
+MEAN, SUM = 1, 2
 DEEP = 64
 MANY = 1000
 ULPS = 16
@@ -46,7 +46,8 @@ class Handed:
     """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
 
     `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides;
-    there are none where what was handed is no sum of means. `summands`: what was done to each last, as `Steps`.
+    there are none where what was handed is no sum of means. `summands`: what was done to each last, as `Steps`, and
+    whether it is a sum of elements.
     """
 
     size: int | None
@@ -55,7 +56,7 @@ class Handed:
     divisor: float = 1.0
     scale: Tensor | float = 1.0
     factors: Sequence[float] = ()
-    summands: Sequence[Steps] = ()
+    summands: Sequence[tuple[Steps, bool]] = ()
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
@@ -102,9 +103,9 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
     return made
 
 
-def summands(roots: Sequence[Tensor], scale: Any) -> list[Steps]:
+def summands(roots: Sequence[Tensor], scale: Any) -> list[tuple[Steps, bool]]:
     """What was done to each summand of some numbers, besides the loss scale; nothing where they are many."""
-    stack, found = [(root.grad_fn, Steps()) for root in roots if root.numel() == 1], list[Steps]()
+    stack, found = [(root.grad_fn, Steps()) for root in roots if root.numel() == 1], list[tuple[Steps, bool]]()
     while stack and len(found) + len(stack) < MANY:
         node, steps = _skipped(stack[-1][0]), stack.pop()[1]
         (below, other), by = _split(node), abs(_number(node))
@@ -116,7 +117,11 @@ def summands(roots: Sequence[Tensor], scale: Any) -> list[Steps]:
             last = (*steps, (PRODUCT, float(of))) if of != 1 else steps
             stack += [(kid, last if at else steps) for at, (kid, _) in enumerate(node.next_functions) if kid]
         else:
-            found.append(steps)
+            sums = _name(node).startswith("SumBackward") or getattr(node, "_saved_reduction", MEAN) == SUM
+            inner: Any = _skipped(node.next_functions[0][0]) if sums else None
+            if _name(inner) == "MeanBackward1" and inner._saved_dim == (0,):  # the mean over rows
+                steps = (*steps, (QUOTIENT, float(inner._saved_self_sym_sizes[0])))
+            found.append((steps, sums))
     return [] if stack else found
 
 

@@ -69,11 +69,16 @@ class LossPart:
 def loss_parts(
     laws: Interpreter, passes: Iterable[Iterable[Combination]], factor: tuple[Fraction, Powers]
 ) -> list[LossPart] | None:
-    """The parts of what backward passes began at; None where something is no loss. `factor`: scales all of them."""
+    """The parts of what backward passes began at; None where something is no loss. `factor`: scales all of them.
+
+    A number is a part of a loss that has no gradient.
+    """
     found = list[LossPart]()
     for micro, roots in enumerate(passes, 1):
         for term, by in (pair for root in roots for pair in root.items()):
             bare, powers = laws.terms.bare(term)
+            if bare == laws.terms.one and not any(laws.terms.trained[scalar] for scalar in powers):
+                continue
             if bare not in laws.reduced:
                 return None
             powers = multiplied(powers, factor[1])

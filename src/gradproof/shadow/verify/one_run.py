@@ -356,7 +356,7 @@ class OneRun(Judging):
         if wrong is None:
             return words, total, None
         outcome, reason, help = wrong
-        example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total)}}
+        example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total or words)}}
         more = example if outcome is Outcome.REFUTED else {}
         return words, total, self._result(EQ, outcome, reason, line, help, **more)
 

@@ -60,11 +60,14 @@ OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clam
 
 @dataclass
 class LossWeight:
-    """What a loss of a window weighs in each of its `passes`, counted from 0, its elements, and if it is a mean."""
+    """What a loss of a window weighs in each of its `passes`, counted from 0, and whether it is a mean.
+
+    `parts`: what it is made of in each pass.
+    """
 
     mean: bool
-    elements: Combination = field(default_factory=dict)
     passes: dict[int, Combination] = field(default_factory=dict)
+    parts: dict[int, list[LossPart]] = field(default_factory=dict)
 
     @property
     def mass(self) -> Combination:
@@ -260,7 +263,7 @@ class WindowWeights:
             key, at = self.skeleton(part.term, sample), part.micro - 1
             one = found.setdefault(key, LossWeight(part.kind == "mean"))
             one.passes[at] = plus(one.passes.get(at, ZERO), part.mass(self.terms))
-            one.elements = plus(one.elements, part.count)
+            one.parts.setdefault(at, []).append(part)
             signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
         for key, one in found.items():
             if key not in signed and all(by < 0 for by in one.mass.values()):
@@ -275,14 +278,23 @@ class WindowWeights:
         unscaled = facts.unscaled.get(next(at for at, one in enumerate(facts.updates) if one is self.step))
         after = (self.factor or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
         every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
+        sums = Counter(at for loss in losses if not loss.mean for at in loss.passes)
         for loss in losses:
-            handed = [(self.runs[at].handed or Handed(None, ""), every[at]) for at in sorted(loss.passes)]
+            passes = sorted(loss.passes)
+            handed = [self.runs[at].handed or Handed(None, "") for at in passes]
             powers = (self.terms.bare(term)[1] for term in loss.mass)
             counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
-            alone = all(len(made.summands) == count and (unscaled or float(made.scale) == 1) for made, count in handed)
+            alone = all(
+                len(made.summands) == every[at] and (unscaled or float(made.scale) == 1)
+                and sum(of for _, of in made.summands) >= sums[at] for at, made in zip(passes, handed, strict=True)
+            )  # fmt: skip
+            own = [loss.parts[at] for at in passes]
+            rows = [len({self.top(part.term) for part in parts}) for parts in own]
+            elements = [number(added(part.count for part in parts)) or UNIT for parts in own]
+            kids = (kid for parts in own for part in parts for kid in self.terms.kids[part.term])
+            sizes = {size for kid in kids for size in self.terms.shapes[kid] or ()}
             if (total := number(loss.mass)) is not None:
-                passes = [made for made, _ in handed]
-                found.append(Divided(total, number(loss.elements), loss.mean, passes, after, counted, alone))
+                found.append(Divided(total, loss.mean, handed, after, counted, alone, rows, elements, sizes))
         return found
 
     @cached_property
