@@ -109,7 +109,7 @@ def summands(roots: Sequence[Tensor], scale: Any) -> list[tuple[Steps, bool]]:
     while stack and len(found) + len(stack) < MANY:
         node, steps = _skipped(stack[-1][0]), stack.pop()[1]
         (below, other), by = _split(node), abs(_number(node))
-        if isinstance(other, Tensor) and other.numel() == 1:
+        if isinstance(other, int | float) or (isinstance(other, Tensor) and other.numel() == 1):
             own = by != 1 and not _same(other, scale)
             stack.append((below, (*steps, (_name(node), by)) if own else steps))
         elif _name(node) in ADDING or _alone(node):
@@ -165,7 +165,7 @@ def weights(node: Any, depth: int = 0) -> list[float] | None:
 
 def _split(node: Any) -> tuple[Any, Any]:
     """What was multiplied, or divided, by something without a gradient, and that; two times None for another node."""
-    first, second = (n for n, _ in node.next_functions) if _name(node) in (PRODUCT, QUOTIENT) else (None, None)
+    first, second, *_ = (*(n for n, _ in node.next_functions if _name(node) in (PRODUCT, QUOTIENT)), None, None)
     if first is not None and second is None:
         return first, node._saved_other
     turned = first is None and _name(node) == PRODUCT
@@ -175,13 +175,15 @@ def _split(node: Any) -> tuple[Any, Any]:
 def _number(node: Any) -> float:
     """The number in a product or quotient with one; 0 where it is no number of one element on the CPU, or is NaN."""
     _, other = _split(node)
-    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
+    of_one = isinstance(other, Tensor) and other.numel() == 1 and other.device.type == "cpu"
+    if not of_one and not isinstance(other, int | float):
         return 0.0
     return 0.0 if math.isnan(float(other)) else float(other)
 
 
 def _name(node: Any) -> str:
-    return type(node).__name__
+    name = type(node).__name__
+    return PRODUCT if name == "MulBackward1" else name  # with a number, as C++ has it
 
 
 def _skipped(node: Any) -> Any:
