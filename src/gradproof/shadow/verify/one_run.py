@@ -21,14 +21,12 @@ from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.rules.losses import LIKELIHOODS
 from gradproof.shadow.whole.samples import AHEAD, MICRO
-from gradproof.shadow.whole.terms import NOBODY, NORMS, ROUNDED, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
+from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
 
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
 PICKED = "a mask chose as many rows of each micro-batch: other data may have a mean of other numbers"
-FEWER = "the loss sums fewer labels than the count that divides it, as where a shift leaves some out"
 FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
@@ -350,20 +348,12 @@ class OneRun(Judging):
         follows = len({len(other.runs) for other in self.windows if other.runs}) > 1
         sums = FACTOR * (not known) if summed is None else DIVIDED if summed else SUM
         words, total, wrong = judged(known, window.shown, follows, self.engine.hooked is not None, sums)
-        if words == DIVIDED and any(one.total < 1 - ROUNDED for one in known) and self._of_labels(window):
-            shown = near(min(one.total for one in known))
-            return "", None, self._open(EQ, f"{FEWER}; they weigh {shown} in all", line)
         if wrong is None:
             return words, total, None
         outcome, reason, help = wrong
         example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total or words)}}
         more = example if outcome is Outcome.REFUTED else {}
         return words, total, self._result(EQ, outcome, reason, line, help, **more)
-
-    def _of_labels(self, window: WindowWeights) -> bool:
-        """Whether the losses of a window are all losses of labels."""
-        parts = window.parts(window.factor) or ()
-        return all(self.terms.operators[part.term] in LIKELIHOODS for part in parts)
 
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
