@@ -57,6 +57,7 @@ class Step:
         self.model, self.decoder, self.metric, self.noise = nn.Linear(3, 4), Decoder(), Count(), Noise()
         self.dropped = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
         self.teacher = nn.Linear(3, 4).requires_grad_(False)
+        self.shares = torch.rand(16, 6).softmax(1)
 
     def metric_first(self, x: Tensor, y: Tensor) -> Tensor:
         """Labels are counted by a module before the model runs."""
@@ -85,6 +86,12 @@ class Step:
     def encoded(self, x: Tensor, y: Tensor) -> Tensor:
         """Torch looks at the labels before it makes codes of them."""
         return F.mse_loss(self.model(x), F.one_hot(y, 4).float())
+
+    def weighed(self, x: Tensor, y: Tensor) -> Tensor:
+        """A sum whose weights are data of the batch, and 1 in all, beside a mean."""
+        scores, shares = self.model(x), self.shares[int(self.metric.count)]
+        self.metric.count += 1
+        return scores.square().mean() + (shares * F.cross_entropy(scores, y, reduction="none")).sum()
 
     def metric_between(self, x: Tensor, y: Tensor) -> Tensor:
         """A module is given the scores without a gradient, and the labels before the loss is."""
@@ -126,16 +133,18 @@ class Step:
         return (F.cross_entropy(one, y) + F.cross_entropy(other, y)) / 3 + apart
 
 
-def trained(name: str, loader: bool, share: int, clips: Clips | None = None, each: bool = False) -> None:
-    """Four windows of four micro-batches of two samples; each loss is divided by `share`.
+def trained(name: str, loader: bool, share: int, clips: Clips | None = None, each: bool = False, rows: int = 2) -> None:
+    """Four windows of four micro-batches of two samples, or `rows`; each loss is divided by `share`.
 
     `clips`: what is done to the gradients before a step, and with `each` after each backward pass.
     """
     torch.manual_seed(0)
-    x, y, step = torch.randn(32, 3), torch.arange(32) % 4, Step()
+    x, y, step = torch.randn(16 * rows, 3), torch.arange(16 * rows) % 4, Step()
     parts = (step.model, step.decoder, step.dropped)
     optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=0.1)
-    batches = DataLoader(TensorDataset(x, y), batch_size=2) if loader else zip(x.split(2), y.split(2), strict=True)
+    batches = (
+        DataLoader(TensorDataset(x, y), batch_size=rows) if loader else zip(x.split(rows), y.split(rows), strict=True)
+    )
     for k, (xs, ys) in enumerate(batches, 1):
         loss = getattr(step, name)(xs, ys)
         (loss / share).backward()
@@ -186,3 +195,21 @@ def test_a_clip_by_value_is_one_of_the_whole_gradient(how: str) -> None:
     assert (wrong.outcome, "weigh 4 in all" in wrong.reason) == (REFUTED, True), wrong.reason
     early = checked.watch(lambda: trained("noisy", True, 4, VALUES[how], each=True))
     assert HOLDS not in {early.result(name).outcome for name in ("GA-EQ-001", "GA-INV-005")}
+
+
+def too_early(weights: list[Tensor]) -> None:
+    """Gradients are cut off before they are divided."""
+    by_hand(weights)
+    for weight in weights:
+        assert weight.grad is not None
+        weight.grad.div_(4)
+
+
+def test_a_clip_by_value_at_another_scale_does_not_hold() -> None:
+    found = checked.watch(lambda: trained("noisy", True, 1, too_early))
+    assert HOLDS not in {found.result(name).outcome for name in ("GA-EQ-001", "GA-INV-005")}
+
+
+def test_a_sum_that_data_weigh_is_not_refuted() -> None:
+    found = checked.watch(lambda: trained("weighed", True, 4, rows=6)).result("GA-EQ-001")
+    assert found.outcome is not REFUTED, found.reason

@@ -36,6 +36,7 @@ class Divided:
     `after`: the number by which a gradient was multiplied between the passes and the step, the loss scale taken out.
     `counted`: the weight has a count of samples in it. `alone`: each pass has as many summands as losses, each sum is
     seen as one, and no loss scale is left in. `rows`, `elements`: how many each pass has. `sizes`: those of one row.
+    `by_data`: data multiply what is summed up.
     """
 
     total: Fraction
@@ -47,6 +48,7 @@ class Divided:
     rows: Sequence[int]
     elements: Sequence[Fraction]
     sizes: Collection[int]
+    by_data: bool
 
     @property
     def n(self) -> int:
@@ -90,7 +92,7 @@ class Divided:
         hidden = any(one != 0.5 and (one < 1 or any(multiple(one, rows) for rows in self.rows)) for one in by)
         others = any(divided or [how for how, _ in steps].count(QUOTIENT) != 1 for steps, divided in found)
         alone = self.alone and self.root and self.by_hand == 1 and self.followed()
-        return alone and not (others or hidden or {*self.rows} & {1, 2, self.n})
+        return alone and not (others or hidden or self.by_data or {*self.rows} & {1, 2, self.n})
 
     @property
     def by_hand(self) -> int:

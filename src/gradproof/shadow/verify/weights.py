@@ -293,9 +293,19 @@ class WindowWeights:
             elements = [number(added(part.count for part in parts)) or UNIT for parts in own]
             kids = (kid for parts in own for part in parts for kid in self.terms.kids[part.term])
             sizes = {size for kid in kids for size in self.terms.shapes[kid] or ()}
+            by_data = any(self._by_data(part.term) for parts in own for part in parts)
             if (total := number(loss.mass)) is not None:
-                found.append(Divided(total, loss.mean, handed, after, counted, alone, rows, elements, sizes))
+                found.append(Divided(total, loss.mean, handed, after, counted, alone, rows, elements, sizes, by_data))
         return found
+
+    def _by_data(self, term: int) -> bool:
+        """Whether data multiply, or choose, the elements that a loss sums up: they may weigh 1 in all."""
+        kids, operator = self.terms.kids[term], self.terms.operators[term]
+        if operator in ("mul", "div", "mv", "dot", "mm", "where_true", "where_false"):
+            return not all(self.terms.trained[kid] for kid in kids)
+        return operator in (*MOVES, *SHAPED, "sum", "combination", "scaled", "permute") and any(
+            map(self._by_data, kids)
+        )
 
     @cached_property
     def factor(self) -> tuple[Fraction, Powers] | None:
@@ -316,12 +326,12 @@ class WindowWeights:
         return found[0] if found and all(each == found[0] for each in found) else None
 
     def _unclamped(self, value: Combination) -> Combination:
-        """What was clamped element by element as a whole, by numbers."""
+        """What was clamped element by element as a whole, and then scaled by nothing but a clip of the window."""
         for term, by in value.items() if len(value) == 1 else ():
             bare, powers = self.terms.bare(term)
-            if self.terms.operators[bare] in CLAMPS and len(self.terms.kids[bare]) == 1:
-                inner = self.terms.opened(self.terms.of(self.terms.kids[bare][0]))
-                return self._unclamped(times(self.terms.rescaled(inner, powers), by))
+            alone = by == 1 and all(map(self.clips, powers)) and len(self.terms.kids[bare]) == 1
+            if alone and self.terms.operators[bare] in CLAMPS:
+                return self._unclamped(self.terms.opened(self.terms.of(self.terms.kids[bare][0])))
         return value
 
     def _summands(self, values: Iterable[Combination]) -> Iterator[tuple[int, Powers, Fraction]]:
