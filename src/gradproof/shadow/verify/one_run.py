@@ -26,7 +26,6 @@ from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, 
 
 SUM = "each is that of a sum"
 DIVIDED = "each is that of a sum, divided by a count of the whole window"
-PICKED = "a mask chose as many rows of each micro-batch: other data may have a mean of other numbers"
 FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
@@ -340,8 +339,6 @@ class OneRun(Judging):
             why = f": {OWN}" if own is not None else ""
             reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
             return "", None, self._open(EQ, reason, own or line)
-        if window.picked_alike():
-            return "", None, self._open(EQ, PICKED, line)
         known, summed = window.divided(losses.values(), self.number), window.summed()
         if known and window.others():
             return "", None, self._open(EQ, f"{CHANCE}: {near(max(one.total for one in known))} in this run", line)

@@ -51,8 +51,6 @@ LINEAR: Mapping[str, tuple[int, ...]] = {
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 MOVES = frozenset({"slice", "slice_backward", "select_backward", "constant_pad_nd"})
 """Operators whose attributes are places and sizes: no number in them is one that is computed with."""
-SHAPED = ("reshape", "expand")
-"""Operators whose attributes and arguments do not say the shape of the result."""
 SUMS = ("sum", "count", "one")
 OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
 """What a count is, and what may be done to it before it divides."""
@@ -134,13 +132,6 @@ class WindowWeights:
         return bool(found) and all(
             each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.values()
         )
-
-    def picked_alike(self) -> bool:
-        """Whether masks chose rows, and as many of each micro-batch: then a number of them tells nothing."""
-        rows = Counter[int]()
-        for term in self.terms.found(self.arrived, ("choose",)):
-            rows[self.terms.owners[term] // MICRO] += (self.terms.shapes[term] or (0,))[0]
-        return len({*rows.values()}) == 1
 
     def top(self, term: int) -> int:
         """The sample of a summand of a gradient: what stands for all rows of a micro-batch may be linear in it."""
@@ -303,9 +294,8 @@ class WindowWeights:
         kids, operator = self.terms.kids[term], self.terms.operators[term]
         if operator in ("mul", "div", "mv", "dot", "mm", "where_true", "where_false"):
             return not all(self.terms.trained[kid] for kid in kids)
-        return operator in (*MOVES, *SHAPED, "sum", "combination", "scaled", "permute") and any(
-            map(self._by_data, kids)
-        )
+        below = operator in (*MOVES, "reshape", "expand", "sum", "combination", "scaled", "permute")
+        return below and any(map(self._by_data, kids))
 
     @cached_property
     def factor(self) -> tuple[Fraction, Powers] | None:
@@ -430,9 +420,6 @@ def lengths_of(terms: Terms, batches: Collection[int]) -> dict[int, int]:
 def form(terms: Terms, term: int, kids: Mapping[int, int], length: int | None = None) -> tuple[Any, ...]:
     """What a term is called by what it is made of; the order of summands and of factors says nothing."""
     operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
-    if terms.picked[term] and shape and operator != "filled":
-        first = terms.shapes[terms.kids[term][0]] or ()  # all else says which shape the result has
-        shape = shape if operator in SHAPED and shape[:1] != first[:1] else shape[1:] if operator in SHAPED else None
     if length is not None:
         attributes, shape = resized(attributes, length) if operator in MOVES else attributes, resized(shape, length)
     own = tuple(kids[kid] for kid in terms.kids[term])

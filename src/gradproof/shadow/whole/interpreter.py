@@ -378,19 +378,16 @@ class Interpreter(Algebra):
 
     def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
         """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
-        size, real = part_shape(value, shape), self.marks or self.looked
-        kids = [self.terms.named(part, size) for part in value.parts]
-        laid = self.chosen({kids[0]: UNIT}) if self.marks and value.shared else None
+        size = part_shape(value, shape)
+        real = self.marks or self.looked
         if self.integers or real:
             with _disable_current_modes():
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
-                if laid is not None:  # of each sample as many as its mask chose
-                    own, kids = list(labels.split_with_sizes(laid[1], laid[0])), list(self.terms.kids[kids[0]])
                 seen = [int((one != ignored).sum()) for one in own]
         if self.integers:
             self.seen_counts.add(sum(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
-        counts = [self.count(kid, size, ignored) for kid in kids]
+        counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
         for count, number in zip(counts, seen if real else (), strict=False):
             self.numbers.update({term: float(number) for term in count if term != self.terms.one})
         return counts

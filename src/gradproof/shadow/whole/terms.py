@@ -55,7 +55,6 @@ class Terms:
         self.operators, self.attributes = list[str](), list[tuple[Any, ...]]()
         self.kids, self.shapes, self.owners = list[tuple[int, ...]](), list[Shape | None](), list[int]()
         self.trained, self.marked = list[bool](), list[bool]()
-        self.picked = list[bool]()  # of rows that a mask chose, however many they are
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
         self.orders: set[str] = set()
         self._below: dict[frozenset[int], set[int]] = {}
@@ -84,8 +83,6 @@ class Terms:
         self.shapes.append(shape)
         self.owners.append(self._owner(kids) if kids and operator != "state" else owner)
         self.marked.append(operator == "rows" or (operator != "state" and any(self.marked[kid] for kid in kids)))
-        whole = operator in ("put_back", "state")
-        self.picked.append(operator == "choose" or (not whole and any(self.picked[kid] for kid in kids)))
         self.trained.append(operator in TRAINED or any(self.trained[kid] for kid in kids))
         if self.keys is not None:
             self.keys.append(self._key(operator, attributes, kids, shape))

@@ -117,12 +117,9 @@ def masks(x: Interpreter, call: Call) -> tuple[Value, list[Combination], list[in
     shape, mask, (first, *others) = call.shapes[0], call.tensors[1], call.args[1]
     leads = [v for v in call.values[:2] if not v.shared]
     fitting = first is mask and mask.dtype is torch.bool and call.shapes[1] == shape[: mask.dim()] and mask.dim()
-    real = x.looked is not None or x.marks
-    if not real or any(one is not None for one in others) or not fitting or not leads:
+    if x.looked is None or x.marks or any(one is not None for one in others) or not fitting or not leads:
         return None
     lead = leads[0]
-    if x.marks and len(lead.parts) == 1:
-        return None  # whether other samples would meet in what is made of the rows is not seen
     if any(v.layout != lead.layout for v in leads) or lead.axis or lead.turns != 1:
         return None
     own = x.split_like(call.values[1], call.shapes[1], lead)
