@@ -233,10 +233,12 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     @guarded
     def forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A forward pass begins: its first tensor of data gives the number of rows of the micro-batch."""
+        if self.closed:
+            return
         own = [p for p in module.parameters() if p.requires_grad]
         if not self.awake:
             self.awake = bool(own) and (torch.is_grad_enabled() or module.training)  # no first evaluation
-        if not self.awake or self.closed:
+        if not self.awake:
             return
         if torch.is_grad_enabled():
             self.opened()
