@@ -17,9 +17,9 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from fractions import Fraction
 from functools import partial, partialmethod
 from itertools import pairwise
+from math import isclose
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +34,6 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling, left_over
@@ -42,7 +41,6 @@ from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, Even
 from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import FUNCTION, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.losses import close
 from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.facts import DOMAIN
@@ -140,11 +138,6 @@ class ScriptWatch(Monitor):
         of, first = it.held.setdefault((*holds,), (it, self.engine.fetch))
         if of is not it:
             self.engine.meetings.repeats[self.engine.fetch] = first, user_location()
-
-    def handing(self, made: Handed) -> None:
-        """The engine, which saw the pass begin, takes what its graph shows."""
-        if len(self.engine.calls) == 1 and self.engine.runs and not self.engine.closed:
-            self.engine.runs[-1].handed = made
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.
@@ -363,8 +356,8 @@ class WithEvents:
             yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
         count, line = self.judge.dropped()
         by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
-        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [UNIT]]
-        divided = by == {count} or all(close(number, Fraction(1, count)) for number in every)
+        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [1.0]]
+        divided = by == {count} or all(isclose(number * count, 1, rel_tol=1e-6) for number in every)
         if divided and count > 2 and line is not None:  # a half is usual
             yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}

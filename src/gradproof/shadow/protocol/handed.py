@@ -29,9 +29,6 @@ REDUCING = frozenset(
         "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "SoftMarginLossBackward0",
     }
 )  # fmt: skip
-Steps = tuple[tuple[str, float], ...]
-"""Quotients and products with numbers, the last one first; 0 is a number that was not read."""
-ADDING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "StackBackward0"})
 WHOLE = "the mean over the window's micro-batches"
 SO_FAR = "a mean over the first micro-batches of a window was reported as the loss of one"
 HELP = 'report the mean of the whole window: report_loss(..., of="window")'
@@ -56,7 +53,6 @@ class Handed:
     divisor: float = 1.0
     scale: Tensor | float = 1.0
     factors: Sequence[float] = ()
-    summands: Sequence[tuple[Steps, bool]] = ()
 
     def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
@@ -83,8 +79,6 @@ class Handed:
 def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str) -> Handed:
     """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
     made = Handed(size, stated_by)
-    with torch.no_grad(), _disable_current_modes():
-        made.summands = summands(roots, scale)
     if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
         return made
     with torch.no_grad(), _disable_current_modes():
@@ -101,37 +95,6 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if factors and (made.divisor != 1 or _name(node) != PRODUCT or max(factors) >= 1):
             made.factors = factors
     return made
-
-
-def summands(roots: Sequence[Tensor], scale: Any) -> list[tuple[Steps, bool]]:
-    """What was done to each summand of some numbers, besides the loss scale; nothing where they are many."""
-    stack, found = [(root.grad_fn, Steps()) for root in roots if root.numel() == 1], list[tuple[Steps, bool]]()
-    while stack and len(found) + len(stack) < MANY:
-        node, steps = _skipped(stack[-1][0]), stack.pop()[1]
-        (below, other), by = _split(node), abs(_number(node))
-        if isinstance(other, int | float) or (isinstance(other, Tensor) and other.numel() == 1):
-            own = by != 1 and not _same(other, scale)
-            stack.append((below, (*steps, (_name(node), by)) if own else steps))
-        elif _name(node) in ADDING or _alone(node):
-            of = abs(getattr(node, "_saved_alpha", 1))  # by which torch.add multiplies the second
-            last = (*steps, (PRODUCT, float(of))) if of != 1 else steps
-            stack += [(kid, last if at else steps) for at, (kid, _) in enumerate(node.next_functions) if kid]
-        else:
-            sums = _name(node).startswith("SumBackward") or getattr(node, "_saved_reduction", MEAN) == SUM
-            inner: Any = _skipped(node.next_functions[0][0]) if sums else None
-            if _name(inner) == "MeanBackward1" and inner._saved_dim == (0,):  # the mean over rows
-                steps = (*steps, (QUOTIENT, float(inner._saved_self_sym_sizes[0])))
-            found.append((steps, sums))
-    return [] if stack else found
-
-
-def _alone(node: Any) -> bool:
-    """Whether a sum, or a mean, is that of one number, or a sum of numbers that were stacked."""
-    name = _name(node)
-    if not name.startswith(("SumBackward", "MeanBackward")):
-        return False
-    stacked = name == "SumBackward0" and _name(node.next_functions[0][0]) == "StackBackward0"
-    return stacked or math.prod(node._saved_self_sym_sizes) == 1
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -30,7 +30,7 @@ from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.handed import Handed, KeptWindows, ReportedLoss, handed
+from gradproof.shadow.protocol.handed import KeptWindows, ReportedLoss, handed
 from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, world_of
 from gradproof.shadow.record.patches import CLIPS, Nested, Patches, all_subclasses, params_of
 
@@ -111,9 +111,6 @@ class Monitor(KeptWindows):
 
     def gave(self, batch: Any) -> None:
         """A DataLoader gave a batch."""
-
-    def handing(self, made: Handed) -> None:
-        """A backward pass begins with this."""
 
     def turned(self) -> None:
         """A backward pass has ended, or a step begins or ends, also one that a loss scaler leaves out."""
@@ -322,7 +319,6 @@ class Monitor(KeptWindows):
         self._past = self._forward is None
         if not self._past:
             self.open.append(handed(roots, self._scale, size, stated_by))
-            self.handing(self.open[-1])
         self._scale = None
         self.details.began(event, self._pass(), roots, inputs)
 

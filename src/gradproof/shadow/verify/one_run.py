@@ -14,19 +14,16 @@ from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import DIVIDE, FUNCTION, Result, values_read
-from gradproof.shadow.verify.division import ASSUMED, MEAN, OWN_FACTOR, judged
+from gradproof.shadow.result import FUNCTION, Result, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
+from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
 
-SUM = "each is that of a sum"
-DIVIDED = "each is that of a sum, divided by a count of the whole window"
-FACTOR = "up to a factor that all have, which was not read"
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"
 OWN = "a part of a loss is detached, or a hook or a function of the script's own makes another gradient of it"
@@ -52,7 +49,7 @@ class OneRun(Judging):
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
-        self.totals: set[str] = set()
+        self.scales = dict[int, Scale]()
         self.unused = set[int]()
         last: dict[int, int] = {}
         gradients = (step.gradients.values() for step in engine.facts.updates if step.window in recorded)
@@ -116,7 +113,8 @@ class OneRun(Judging):
     def tokens(self, equal: Result) -> Result | None:
         """Each valid token has one weight; None where no loss counts tokens."""
         windows = {w.step.window: w for w in self.windows if w.runs}  # a second step in a window has no loss
-        parts = {at: window.parts(window.factor) for at, window in windows.items()}
+        found = {at: window.parts(window.factor) for at, window in windows.items()}
+        parts = {at: own and [unnamed(self.terms, part) for part in own] for at, own in found.items()}
         judge = TokenJudge(self.engine.laws, self.number, self._rows, lambda at: self._alone(windows[at], parts[at]))
         return judge.result(parts, equal, self._losses(self.windows[0]))
 
@@ -198,7 +196,6 @@ class OneRun(Judging):
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
-            *([ASSUMED] if self.totals & {MEAN, OWN_FACTOR} else []),
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
         ]
@@ -207,21 +204,56 @@ class OneRun(Judging):
 
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        found = [self._scaled(window) for window in self.windows]
-        self.totals = {words for words, _, _ in found if words}
-        others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
-        for window, (_, total, bad) in zip(self.windows, found, strict=True):
-            unequal = next(self._unequal(window), None)
+        for window in self.windows:
+            unequal = next(self._unequal(window), None) or self._badly_scaled(window)
             if unequal is not None:
                 return unequal
-            if bad is not None and bad not in others:
-                return others[0] if others and total else bad
-        bad = next(iter(others), None)
-        words = "; ".join(sorted(self.totals))
-        if bad is None and self.totals & {SUM, DIVIDED} and len(self.totals) > 1:
-            bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
-        reason = f"each sample of a window has one weight in each gradient; {words}"
-        return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
+        words = "; ".join(dict.fromkeys(self.scale(window).words for window in self.windows))
+        return self._result(EQ, Outcome.HOLDS, f"each sample of a window has one weight in each gradient; {words}")
+
+    def _badly_scaled(self, window: WindowWeights) -> Result | None:
+        """What speaks against the scale of the losses of a window; None where it is the full batch's."""
+        scale, line = self.scale(window), self._losses(window)
+        if scale.outcome is Outcome.HOLDS:
+            return None
+        if scale.outcome is Outcome.UNKNOWN:
+            return self._open(EQ, f"each sample of a window has one weight; {scale.words}", line, scale.help)
+        if 0 < scale.divisor - len(window.runs) <= self._skipped(window):
+            reason = f"{scale.words}: a batch of the data loader was skipped, and whether it counts is not shown"
+            return self._open(EQ, reason, line)
+        example = {"micro_batches": len(window.runs), "total_weight": str(scale.total)}
+        return self._result(EQ, Outcome.REFUTED, scale.words, line, scale.help, counterexample=example)
+
+    def scale(self, window: WindowWeights) -> Scale:
+        """What the losses of a window weigh."""
+        at = self.windows.index(window)
+        if at not in self.scales:
+            self.scales[at] = self._scale(window)
+        return self.scales[at]
+
+    def _scale(self, window: WindowWeights) -> Scale:
+        parts, own = window.parts(window.factor), self.engine.own.at
+        if parts is not None and window.others():
+            return Scale(Outcome.UNKNOWN, CHANCE, help=self.undecided)
+        if own is not None:
+            return Scale(Outcome.UNKNOWN, f"what the weights add up to was not shown: {OWN}", help=self.undecided)
+        found = parts and groups(self.terms, parts, window.form, self._rows_of)
+        n = len(window.runs) // self.each()
+        return judged(found or None, window.shown, n, self.number, self.terms, self.engine.hooked is not None)
+
+    def weighs(self, window: WindowWeights) -> list[float]:
+        """By what each loss of a window is multiplied in all, besides the mean or the sum that it is."""
+        parts = window.parts(window.factor)
+        found = parts and groups(self.terms, parts, window.form, self._rows_of)
+        return factors_of(found or [], self.number)
+
+    def _rows_of(self, sample: int) -> int:
+        """The rows of the micro-batch of a sample; 0 where there is none."""
+        return self.engine.rows.get(sample // MICRO) or 0 if sample >= 0 else 0
+
+    def taken(self) -> list[str]:
+        """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
+        return list(dict.fromkeys(line for scale in self.scales.values() for line in scale.taken))
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -239,7 +271,8 @@ class OneRun(Judging):
             what = f"the gradient of {parameter} in window {window.shown}"
             for coupled in (bare for bare in self.bared(value) if window.top(bare) == SEVERAL):
                 yield self._coupled(what, line, coupled)
-            if any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value):
+            apart = any(self.terms.owners[self.terms.bare(term)[0]] == NOBODY for term in value)
+            if apart and not self.scale(window).shared:
                 yield self._open(EQ, f"a part of {what} is made of no sample: one run does not show its share", line)
             for each in window.weights(value).values():
                 if each.keys() != window.samples:
@@ -281,18 +314,10 @@ class OneRun(Judging):
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
-        """Whether each micro-batch is a mean, or weighs 1, 1/N or N as a whole: no weight that the step computes."""
-        losses = window.masses((UNIT, {})).values()
-        masses = [(at, mass) for loss in losses for at, mass in loss.passes.items()]
-        whole = len({at for at, _ in masses}) == len(window.runs)
-        shares = whole and all(self._share(self.number(mass), window) for _, mass in masses)
-        return shares or window.own_means()
-
-    def _share(self, number: Fraction | None, window: WindowWeights) -> bool:
-        """Whether a weight of a micro-batch is 1, N or 1/N, for a number of micro-batches of a window of this run."""
-        counts = {len(other.runs) for other in self.windows if other.runs} | {1}
-        shares = {share for n in counts for share in (Fraction(n), Fraction(1, n))}
-        return number is not None and any(close(number, share) for share in shares)
+        """Whether all that scales the losses of a window has an origin: no weight that the step computes."""
+        parts = window.parts((UNIT, {}))
+        found = parts and groups(self.terms, parts, window.form, self._rows_of)
+        return bool(found and known_numbers(found, len(window.runs), self.number)) or window.own_means()
 
     def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""
@@ -317,11 +342,6 @@ class OneRun(Judging):
             total += by
         return total
 
-    def weighs(self, window: WindowWeights) -> list[Fraction]:
-        """What the samples of a window weigh in all, for each loss of which it is known."""
-        found = (self.number(loss.mass) for loss in window.masses(window.factor).values())
-        return [number for number in found if number is not None]
-
     def _held(self, scalar: int) -> Fraction | None:
         """The number of a scalar in this run."""
         held = self.engine.laws.numbers.get(scalar)
@@ -329,66 +349,25 @@ class OneRun(Judging):
             return exact(held)
         return self.number(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
-    def _scaled(self, window: WindowWeights) -> tuple[str, Fraction | None, Result | None]:
-        """What the weights of a window's loss add up to, in words and as a number, and what speaks against it.
-
-        They add up to one, or each is one, or each loss is divided by N; N or 1/N is a wrong rule.
-        """
-        losses, own, line = window.masses(window.factor), self.engine.own.at, self._losses(window)
-        if not losses or own is not None:
-            why = f": {OWN}" if own is not None else ""
-            reason = f"each sample of a window has one weight; what the weights add up to was not shown{why}"
-            return "", None, self._open(EQ, reason, own or line)
-        known, summed = window.divided(losses.values(), self.number), window.summed()
-        if known and window.others():
-            return "", None, self._open(EQ, f"{CHANCE}: {near(max(one.total for one in known))} in this run", line)
-        follows = len({len(other.runs) for other in self.windows if other.runs}) > 1
-        sums = FACTOR * (not known) if summed is None else DIVIDED if summed else SUM
-        words, total, wrong = judged(known, window.shown, follows, self.engine.hooked is not None, sums)
-        if wrong is None:
-            return words, total, None
-        outcome, reason, help = wrong
-        example = {"counterexample": {"micro_batches": len(window.runs), "total_weight": str(total or words)}}
-        more = example if outcome is Outcome.REFUTED else {}
-        return words, total, self._result(EQ, outcome, reason, line, help, **more)
-
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
         rows = list[dict[str, Any]]()
-        for window, (words, total, _) in [(window, self._scaled(window)) for window in self.windows]:
+        for window, total in [(window, self.scale(window).total) for window in self.windows]:
             name, value = next(iter(window.step.gradients.items()), ("", {}))
             own = sorted(next(iter(window.weights(value).values()), {}).items())
             numbers = [number for _, weight in own if (number := self.number(weight)) is not None]
             if total is None or not sum(numbers) or not len(window.samples) == len(numbers) == len(own):
                 return []
-            right, total = Fraction(1, len(own)), UNIT if words == OWN_FACTOR else total
+            right = Fraction(1, len(own))
             for by in (total * number / sum(numbers) for number in numbers):
                 stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
                 rows.append({"window": window.step.window, "sample": len(rows), **stated})
         return rows
 
-    def _differing(self, totals: Sequence[Fraction | None]) -> Result | None:
-        """A window whose weights add up to something else than those of another, as a tail by the wrong N."""
-        scales = [total for total in totals if total is not None]
-        if not scales or all(close(scale, scales[0]) for scale in scales):
-            return None
-        at = next((i for i, scale in enumerate(scales) if not close(scale, UNIT)), 0)
-        counts = {Fraction(len(self.windows[at].runs), len(window.runs)) for window in self.windows}
-        window = self.windows[at]
-        whole = len(scales) == len(self.windows) and any(close(scale, UNIT) for scale in scales)
-        if not whole or not any(close(scales[at], count) for count in counts):
-            return self._open(EQ, "the weights of the windows add up to different totals", self._location())
-        reason = f"the samples of window {window.shown} weigh {near(scales[at])} in all, those of another window 1"
-        if 0 < len(window.runs) / scales[at] - len(window.runs) <= self._skipped(at):
-            reason = f"{reason}: a batch of the data loader was skipped, and whether it counts is not shown"
-            return self._open(EQ, reason, self._losses(window))
-        example = {"totals": [str(scale) for scale in scales]}
-        return self._result(EQ, Outcome.REFUTED, reason, self._losses(window), DIVIDE, counterexample=example)
-
-    def _skipped(self, at: int) -> int:
+    def _skipped(self, of: WindowWeights) -> int:
         """How many batches a data loader gave for a window, or beside it, that are in no window."""
-        used = [{sample // MICRO for sample in window.samples} for window in self.windows]
-        resumed, last = self.windows[at].step.fetches
+        at, used = self.windows.index(of), [{sample // MICRO for sample in window.samples} for window in self.windows]
+        resumed, last = of.step.fetches
         first = max((number for own in used[:at] for number in own), default=-1)
         others = self.engine.given.keys() - set().union(*used, *map(self._micro_batches, self.engine.runs))
         return sum(max(first, resumed - 1) < number <= last for number in others)
@@ -437,7 +416,7 @@ class OneRun(Judging):
             for parameter, gradient in window.step.gradients.items():
                 made = {self.terms.bare(term)[0] for term in gradient}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
-                if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
+                if made - whole - window.arrived:
                     what = f"a part of the gradient of {parameter} in window {window.shown}"
                     yield f"{what} came by no backward pass of it", window.step.location
 
@@ -480,25 +459,19 @@ class OneRun(Judging):
     def _clips(self, window: WindowWeights) -> Iterator[str]:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor
-        followed = factor is not None and (self._share(factor[0], window) or self._known(window))
+        known = self.scale(window).known
         looked = self.terms.reached(self.engine.looked) & window.arrived  # Python may have scaled by what it read
-        if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not followed):
+        if factor is None or window.kept(factor[1]) or ((looked or window.step.part) and not known):
             yield "a number that was not followed scaled the gradients of"
         values = [value for value in window.step.gradients.values() if value]
         own = [{s: by for s, by in self.terms.common(value).items() if window.clips(s)} for value in values]
         clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in values)
         if not any(own) and self.clips and not clamped:
             yield "a clip was called, and did nothing to"
-        if any(own) and not self._known(window):
+        if any(own) and not known:
             yield "a clip at another scale than that of the loss scaled"
         if any(len(by) > 1 or self.terms.scaled_by_others(each, by) for each, by in zip(values, own, strict=True)):
             yield "a norm of something else than its gradients scaled"
-
-    def _known(self, window: WindowWeights) -> bool:
-        """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
-        if window.summed() is not None or self._scaled(window)[0] == OWN_FACTOR:
-            return True
-        return any(self._share(number, window) for number in self.weighs(window))
 
     def _partial(self, window: WindowWeights, value: Combination) -> Iterator[int]:
         """The factors with a norm, and the clamps, of a part of the window's gradient."""

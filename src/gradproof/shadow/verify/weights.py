@@ -10,21 +10,16 @@ Where batches are padded to lengths of their own, samples also have one skeleton
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol.handed import Handed
-from gradproof.shadow.verify.division import Divided
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.samples import MICRO
 from gradproof.shadow.whole.terms import (
     NOBODY,
@@ -36,11 +31,9 @@ from gradproof.shadow.whole.terms import (
     Combination,
     Powers,
     Terms,
-    added,
     multiplied,
     pending,
     plus,
-    times,
 )
 
 LINEAR: Mapping[str, tuple[int, ...]] = {
@@ -54,23 +47,6 @@ MOVES = frozenset({"slice", "slice_backward", "select_backward", "constant_pad_n
 SUMS = ("sum", "count", "one")
 OF_SUMS = ("combination", "filled", "reshape", "slice", "expand", "clamp", "clamp_min", "maximum")
 """What a count is, and what may be done to it before it divides."""
-
-
-@dataclass
-class LossWeight:
-    """What a loss of a window weighs in each of its `passes`, counted from 0, and whether it is a mean.
-
-    `parts`: what it is made of in each pass.
-    """
-
-    mean: bool
-    passes: dict[int, Combination] = field(default_factory=dict)
-    parts: dict[int, list[LossPart]] = field(default_factory=dict)
-
-    @property
-    def mass(self) -> Combination:
-        """What it weighs in all."""
-        return added(self.passes.values())
 
 
 class WindowWeights:
@@ -179,6 +155,11 @@ class WindowWeights:
         leaf, made = partial(self._constant, length), self.shape.setdefault(length, {})
         return numbered(self.terms, [term], leaf, made, self.skeletons, length)[term]
 
+    def form(self, term: int) -> tuple[int, object]:
+        """The sample of a term of a loss, and its skeleton; a term of no sample, or of several, is its own."""
+        sample = self.top(term)
+        return sample, self.skeleton(term, sample) if sample >= 0 else ("shared", term)
+
     def _constant(self, length: int | None, term: int) -> tuple[Any, ...] | None:
         terms, owner = self.terms, self.terms.owners[term]
         if owner == NOBODY and length is not None:
@@ -210,21 +191,6 @@ class WindowWeights:
             return None
         return loss_parts(self.engine.laws, (run.roots for run in self.runs), factor)
 
-    def summed(self) -> Powers | None:
-        """By what every loss is divided, if each is a sum, and each element of the window has this one weight.
-
-        What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
-        cut into micro-batches, it is the same. None where the losses are no such sums.
-        """
-        parts = self.parts(self.factor)
-        if not parts or any(part.by != 1 or part.kind != "sum" or part.powers != parts[0].powers for part in parts):
-            return None
-        common = parts[0].powers
-        if self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
-            return None
-        once = all(by == -1 and counted(self.terms, scalar, SUMS, OF_SUMS) for scalar, by in common.items())
-        return common if once and len(common) < 2 else None
-
     def own_means(self) -> bool:
         """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""
         parts, terms = self.parts(self.factor and (UNIT, {})) or [], self.terms
@@ -240,62 +206,6 @@ class WindowWeights:
     def others(self) -> bool:
         """Whether a number of other samples than all of the window scales the losses."""
         return any(self.kept(part.powers) for part in self.parts(self.factor) or ())
-
-    def masses(self, factor: tuple[Fraction, Powers] | None) -> dict[int, LossWeight]:
-        """For each loss term of the window its weight: one for a mean. Nothing where that is not shown.
-
-        The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
-        """
-        found, signed = dict[int, LossWeight](), set[int]()
-        for part in self.parts(factor) or ():
-            sample = self.top(part.term)
-            if sample < 0:
-                return {}
-            key, at = self.skeleton(part.term, sample), part.micro - 1
-            one = found.setdefault(key, LossWeight(part.kind == "mean"))
-            one.passes[at] = plus(one.passes.get(at, ZERO), part.mass(self.terms))
-            one.parts.setdefault(at, []).append(part)
-            signed |= {key} if self.terms.operators[part.term] in LOSSES else set()
-        for key, one in found.items():
-            if key not in signed and all(by < 0 for by in one.mass.values()):
-                one.passes = {at: times(mass, Fraction(-1)) for at, mass in one.passes.items()}
-        return found
-
-    def divided(
-        self, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
-    ) -> list[Divided]:
-        """The losses of which the weights are known, with what their graphs show."""
-        facts = self.engine.facts
-        unscaled = facts.unscaled.get(next(at for at, one in enumerate(facts.updates) if one is self.step))
-        after = (self.factor or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
-        every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
-        sums = Counter(at for loss in losses if not loss.mean for at in loss.passes)
-        for loss in losses:
-            passes = sorted(loss.passes)
-            handed = [self.runs[at].handed or Handed(None, "") for at in passes]
-            powers = (self.terms.bare(term)[1] for term in loss.mass)
-            counted = any(self.terms.owners[scalar] != NOBODY for each in powers for scalar in each)
-            alone = all(
-                len(made.summands) == every[at] and (unscaled or float(made.scale) == 1)
-                and sum(of for _, of in made.summands) >= sums[at] for at, made in zip(passes, handed, strict=True)
-            )  # fmt: skip
-            own = [loss.parts[at] for at in passes]
-            rows = [len({self.top(part.term) for part in parts}) for parts in own]
-            elements = [number(added(part.count for part in parts)) or UNIT for parts in own]
-            kids = (kid for parts in own for part in parts for kid in self.terms.kids[part.term])
-            sizes = {size for kid in kids for size in self.terms.shapes[kid] or ()}
-            by_data = any(self._by_data(part.term) for parts in own for part in parts)
-            if (total := number(loss.mass)) is not None:
-                found.append(Divided(total, loss.mean, handed, after, counted, alone, rows, elements, sizes, by_data))
-        return found
-
-    def _by_data(self, term: int) -> bool:
-        """Whether data multiply, or choose, the elements that a loss sums up: they may weigh 1 in all."""
-        kids, operator = self.terms.kids[term], self.terms.operators[term]
-        if operator in ("mul", "div", "mv", "dot", "mm", "where_true", "where_false"):
-            return not all(self.terms.trained[kid] for kid in kids)
-        below = operator in (*MOVES, "reshape", "expand", "sum", "combination", "scaled", "permute")
-        return below and any(map(self._by_data, kids))
 
     @cached_property
     def factor(self) -> tuple[Fraction, Powers] | None:

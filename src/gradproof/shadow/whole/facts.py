@@ -17,7 +17,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol.handed import Handed
 from gradproof.shadow.whole.terms import COMPUTED, Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
@@ -80,7 +79,7 @@ class BackwardPass:
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
     `emptied`: where a gradient was zeroed, or taken away, before the next pass or step. `window`: as of an `Update`.
-    `handed`: what backward was handed, by its graph. `before`: how many terms there were when it began.
+    `before`: how many terms there were when it began.
     """
 
     location: Location
@@ -90,7 +89,6 @@ class BackwardPass:
     returned: bool = False
     emptied: Location | None = None
     window: int = 0
-    handed: Handed | None = None
     before: int = 0
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.whole.origins import SIZE, Number
 from gradproof.shadow.whole.terms import (
     NOBODY,
     UNIT,
@@ -176,6 +177,8 @@ class Interpreter(Algebra):
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.rows_chosen: dict[Location, list[int]] = {}
         """By line, how many rows data chose, call by call."""
+        self.origin: Callable[[float, bool], tuple[Fraction, Powers] | None] = lambda *_: None
+        """What a plain number is made of that an operator is given, and whether it scales a whole loss, by its line."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
 
@@ -187,9 +190,35 @@ class Interpreter(Algebra):
         self.near[number] = near
         return near if self.snap else found
 
+    def factor(self, number: Any, single: bool = False) -> tuple[Fraction | None, Powers]:
+        """A number that scales a tensor, which may be of one element, as a rational times powers of named numbers."""
+        found = self.exact(number)
+        named = None if found is None or abs(found) in (0, 1) else self.origin(number, single)
+        return (found, {}) if named is None else named
+
+    def counted_by(self, call: Call, dims: Sequence[int]) -> Powers:
+        """By what a mean over some axes divides: the rows of a micro-batch, and what else it counts, have a name."""
+        value, shape = call.values[0], call.shapes[0]
+        along = -1 if value.shared else value.axis
+        rest, rows = math.prod(shape[dim] for dim in dims if dim != along), shape[along] if along in dims else 1
+        sizes = ((rest, 0), (rows, rows))
+        found = [Number(SIZE, "a mean", "", 0, size, rows=own) for size, own in sizes if size > 1]
+        return {self.named(number): -1 for number in found} if self.marks else {}
+
+    def named(self, number: Number) -> int:
+        """The term of a number that has a name."""
+        term = self.terms.make("named", (number,), (), ())
+        self.numbers[term] = number.value
+        return term
+
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
         terms = list(made.parts[0]) if made.shared else []
+        if len(masses) > 1 and len(terms) > len(masses):  # what no sample is made of stands beside them
+            beside = [term for term in terms if self.terms.owners[term] == NOBODY]
+            for term in beside:
+                self.reduced.setdefault(self.terms.bare(term)[0], (self.ones().parts[0], kind))
+            terms = [term for term in terms if term not in beside]
         each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
         for term, mass in zip(terms, each, strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))

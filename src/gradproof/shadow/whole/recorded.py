@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fractions import Fraction
 from threading import get_ident
 from typing import Any
 
@@ -27,9 +28,10 @@ from gradproof.shadow.whole.group import MEAN, SUM
 from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Memory, known
+from gradproof.shadow.whole.origins import Origins
 from gradproof.shadow.whole.rows import COPIED
 from gradproof.shadow.whole.samples import MICRO, Samples, guarded
-from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, plus
+from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Powers, Shape, plus
 from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, digest, reads
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
@@ -55,11 +57,31 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
         self.thread, self.of_gradients = get_ident(), dict[int, bool]()
         self.own = OwnBackward(self)
+        self.origins, self.laws.origin = Origins(self.rows_along), self._origin
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
         self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
+
+    def _origin(self, number: float, single: bool) -> tuple[Fraction, Powers] | None:
+        """What a plain number is made of, by the line that gives it to an operator; a backward pass has none."""
+        if self.in_backward or self.stepping:
+            return None
+        by, leaves = self.origins.of(float(number), single or not torch.is_grad_enabled())
+        return by, {self.laws.named(leaf): power for leaf, power in leaves.items()}
+
+    def rows_along(self, tensor: torch.Tensor, axis: int) -> int:
+        """The rows of micro-batches that lie along an axis; 0 for none, -1 where nothing is known of the tensor."""
+        if isinstance(tensor, nn.Parameter) or not plain(tensor):
+            return 0
+        number = self._fetch_of(tensor)
+        if number is not None and (not self.knows(tensor) or self.memory.of(tensor).data):
+            return int(tensor.shape[axis]) * (axis == 0)
+        value = self.memory.read(tensor) if self.knows(tensor) else None
+        if value is None:
+            return -1
+        return int(tensor.shape[axis]) * (not value.shared and value.axis == axis)
 
     # Operators
 

@@ -148,11 +148,14 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if plain is not None and (tensor.is_floating_point() or given):
+        by, powers = (plain, {}) if plain is None or tensor.numel() > 1 else self.laws.factor(float(plain), True)
+        if plain is not None and not powers and (tensor.is_floating_point() or given):
             self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
         if plain is not None and self._made_before(tensor):
             self.facts.reads.append((self.location(), "of data"))
-        return None if plain is None else self.laws.ones(plain)
+        if plain is None:
+            return None
+        return self.laws.rescaled(self.laws.ones(), by or plain, powers)
 
     def opened(self) -> int:
         """The present micro-batch; another one where a backward pass has ended since the last.

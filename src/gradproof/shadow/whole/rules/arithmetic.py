@@ -80,12 +80,13 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
     if pairs and len(call.tensors) == 2:
         return None if divides else x.apply(BOTH, replace(call, attributes=()))
     out = call.out_shape()
-    plain = [x.exact(arg) for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
+    plain = [arg for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
     if plain:
-        by = plain[0]
+        by, powers = x.factor(plain[0], prod(out) == 1)
         if by is None or not isinstance(call.args[0], torch.Tensor) or (divides and not by):
             return x.apply(Law(pointwise, linear=(0,)), call) if pairs and not divides else None
-        return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / by if divides else by)]
+        whole = x.expand(call.values[0], call.shapes[0], out)
+        return [x.rescaled(whole, 1 / by, multiplied({}, powers, -1)) if divides else x.rescaled(whole, by, powers)]
     at = _single(x, call, divides)
     if at is not None:
         other = x.expand(call.values[1 - at], call.shapes[1 - at], out)
@@ -113,6 +114,15 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
     if len(fitting) < 2 or plain:
         return min(fitting, default=None) if len(fitting) < 2 else plain[-1]
     return bare[0] if len(bare) == 1 else None
+
+
+@rule("dot", "vdot")
+def dot(x: Interpreter, call: Call) -> list[Value] | None:
+    """Of vectors of one element each it is their product."""
+    if call.shapes[0] != (1,) or not all(value.shared for value in call.values):
+        return None
+    values = [x.reshape(value, (1,), ()) for value in call.values]
+    return mul(x, replace(call, name="mul", values=values, shapes=[(), ()], arguments=(), attributes=()))
 
 
 @rule("reciprocal")
@@ -183,7 +193,8 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
-    made = x.apply(SUM, inner)[0].scaled(by)
+    powers = x.counted_by(call, dims) if call.name == "mean" and call.out_shape() else {}
+    made = x.rescaled(x.apply(SUM, inner)[0], Fraction(1) if powers else by, powers)
     x.reduces(made, masses(x, call, count), call.name)
     call.coupled.extend(inner.coupled)
     return [made]

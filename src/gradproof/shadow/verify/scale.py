@@ -1,0 +1,306 @@
+"""What the losses of a window weigh, beside the full batch: w(N, r) = w(1, N*r).
+
+The weight w of a sample in the gradient is a product of numbers. It may depend on N, the micro-batches of a window,
+and on r, the rows of a micro-batch, only by their product: the full batch is the same program with one micro-batch of
+N*r rows. A mean brings r^-1 of its own, so a factor N^a * r^b is right where
+
+    a = b      below a sum,
+    a = b - 1  below a mean, and of a part of the loss that is made of no sample, as a penalty.
+
+All other numbers are in the full batch as they are: a factor 128, or 1/2, changes nothing. Where a and b say that the
+loss is wrong, and every number of it has an origin, it is refuted. A number without origin refutes nothing; where its
+value is that of N, or of r, nothing is proved either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import isclose, prod
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import DIVIDE, FUNCTION
+from gradproof.shadow.verify.losses import LossPart, near
+from gradproof.shadow.whole.origins import COMPARED, MODULUS, RANGE, ROWS, SIZE, SLICE, UNREAD, WHOLE, WRITTEN, Number
+from gradproof.shadow.whole.rules.losses import LOSSES
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Terms, plus
+
+Weigh = Callable[[Combination], Fraction | None]
+HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
+WRITE_N = "write N by its name where it divides the loss, or use gradproof check"
+OF_ROWS = "divide a sum by the rows of its micro-batch and by N, as by (len(x) * N); or by the tokens of the window"
+UNSCALE = "call scaler.step(optimizer), or scaler.unscale_(optimizer) before the step: it divides by the loss scale"
+SCALE = "loss scale"
+MEAN = "each is that of a mean"
+SUM = "each is that of a sum"
+SHOWN = 3
+
+
+@dataclass
+class Group:
+    """Parts of the losses of a window that are scaled alike: by named numbers, by other scalars and by plain numbers.
+
+    `rest`: the product of plain numbers, by pass; `micro`: the rows of the micro-batch of each pass.
+    """
+
+    mean: bool
+    named: tuple[tuple[Number, int], ...]
+    others: tuple[tuple[int, int], ...]
+    rest: dict[int, Combination] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    signed: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What the losses of a window weigh: `outcome` HOLDS, REFUTED or UNKNOWN, and why.
+
+    `total`: by what the weight of a sample is that of the full batch, where it is known. `taken`: what was assumed.
+    `shared`: a part of the losses is made of no sample. `divisor`: the N of other windows, which divides.
+    """
+
+    outcome: Outcome
+    words: str
+    total: Fraction | None = None
+    help: str = ""
+    divisor: int = 0
+    shared: bool = False
+    taken: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether the factor is known, right or wrong."""
+        return self.outcome is not Outcome.UNKNOWN
+
+
+def groups(
+    terms: Terms, parts: Iterable[LossPart], form: Callable[[int], tuple[int, object]], rows: Callable[[int], int]
+) -> list[Group] | None:
+    """The parts of losses by what they are and what scales them; None where samples meet in one.
+
+    `form`: the sample of a term, and what is the same of all samples. `rows`: those of a sample's micro-batch.
+    """
+    found = dict[tuple[object, ...], Group]()
+    for part in parts:
+        sample, way = form(part.term)
+        if sample == SEVERAL:
+            return None
+        mine = [(number_of(terms, s), by) for s, by in part.powers.items() if is_named(terms, s)]
+        named = tuple(sorted(mine, key=str))
+        left = {s: by for s, by in part.powers.items() if not is_named(terms, s)}
+        mean = part.kind == "mean" or sample == NOBODY
+        whole = part.kind == "mean" and sample != NOBODY
+        mass = terms.rescaled({term: by * part.by for term, by in part.count.items()}, left) if whole else {}
+        if whole and mass.keys() <= {terms.one}:
+            left = {}
+        else:
+            mass = {terms.one: part.by}
+        key = (mean, way, named, tuple(sorted(left.items())), not whole and abs(part.by))
+        group = found.setdefault(key, Group(mean, named, tuple(sorted(left.items()))))
+        group.rest[part.micro] = plus(group.rest.get(part.micro, {}), mass) if whole else mass
+        group.rows[part.micro] = rows(sample)
+        group.shared |= sample == NOBODY
+        group.signed |= terms.operators[part.term] in LOSSES
+    return [*found.values()]
+
+
+def is_named(terms: Terms, scalar: int) -> bool:
+    """Whether a scalar is a plain number of the script, with an origin."""
+    return terms.operators[scalar] == "named"
+
+
+def number_of(terms: Terms, scalar: int) -> Number:
+    """The number that a named scalar stands for."""
+    number = terms.attributes[scalar][0]
+    assert isinstance(number, Number)
+    return number
+
+
+def unnamed(terms: Terms, part: LossPart) -> LossPart:
+    """A part with its named numbers as plain ones."""
+    by, powers = part.by, Powers()
+    for scalar, power in part.powers.items():
+        if is_named(terms, scalar):
+            by *= Fraction(number_of(terms, scalar).value).limit_denominator(10**9) ** power
+        else:
+            powers[scalar] = power
+    return LossPart(part.term, part.micro, by, powers, part.count, part.kind)
+
+
+@dataclass
+class Factors:
+    """The numbers of one group: exponents of N and r, those that have neither's origin, and the plain rest."""
+
+    n: int
+    r: int
+    a: int = 0
+    b: int = 0
+    taken: list[Number] = field(default_factory=list)
+    own: list[tuple[Number, int]] = field(default_factory=list)
+    rest: Fraction = UNIT
+    scaled: bool = False
+
+    def add(self, number: Number, power: int) -> None:
+        """One more number, and its power."""
+        kind = role(number, self.n, self.r)
+        if kind == "N":
+            self.a += power
+            self.taken.append(number)
+        elif kind == "rows":
+            self.b += power
+        elif kind:
+            self.own.append((number, power))
+            self.scaled |= kind == SCALE
+
+    def values(self) -> list[float]:
+        """Numbers that may stand for N or for rows: each that is written or has no origin, and their product."""
+        each = [float(number.value**power) for number, power in self.own]
+        rest = [] if self.rest == 1 else [float(self.rest)]
+        return [*each, *rest, *([prod((*each, *rest))] if len(each) + len(rest) > 1 else [])]
+
+    def unread(self) -> bool:
+        """Whether some number has no origin."""
+        return self.rest != 1 or any(number.kind == UNREAD for number, _ in self.own)
+
+    def odd(self) -> list[str]:
+        """Numbers without origin whose value is that of N, of r, or of a product of these."""
+        powers = [float(self.n**i * (self.r or 1) ** j) for i in (-2, -1, 0, 1, 2) for j in (-2, -1, 0, 1, 2) if i or j]
+        near_one = [
+            (number.place, number.value) for number, power in self.own
+            if number.kind == UNREAD and any(isclose(number.value**power, by) for by in powers)
+        ]  # fmt: skip
+        found = [f"{value:g} at {place}" for place, value in near_one]
+        plain = self.rest != 1 and any(isclose(float(self.rest), by, rel_tol=1e-6) for by in powers)
+        return [*found, *([near(self.rest)] if plain else [])]
+
+    def divisor(self, of: int) -> list[Number]:
+        """The numbers without a name, or origin, that divide the whole loss, and together are N, or the rows."""
+        bare = [one for one in self.own if one[0].kind in (WRITTEN, UNREAD) and WHOLE in one[0].shapes]
+        by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
+        for some in ([one] for one in by):
+            if isclose(prod(number.value**-power for number, power in some), of):
+                return [number for number, _ in some]
+        whole = len(by) == len(self.own) and all(number.kind == WRITTEN for number, _ in by)
+        return [n for n, _ in by] if whole and isclose(prod(n.value**-p for n, p in by), of) else []
+
+    def explains(self, mean: bool) -> bool:
+        """Whether a number that is written, or has no origin, may be the division that seems to be missing, or more.
+
+        N, or N and rows together; below a sum also rows times the elements of one.
+        """
+        whole = [self.n, self.n**2, self.n * self.r, *([] if mean else [self.r])]
+        for by in (side for value in self.values() for side in (value, 1 / value) if side > 1):
+            of_rows = not mean and self.r > 1 and isclose(by / self.r, round(by / self.r), rel_tol=1e-6)
+            if of_rows or any(isclose(by, one, rel_tol=1e-6) for one in whole):
+                return True
+        return False
+
+
+def role(number: Number, n: int, r: int) -> str:
+    """What a number is in a window of `n` micro-batches of `r` rows: N, rows, "" for a size of a sample, or other."""
+    if number.kind == SIZE:
+        known = number.rows > 0 or (number.rows < 0 and number.axis == 0 and number.value == r)
+        return "rows" if known else ""
+    shapes = number.shapes
+    if number.file.endswith("grad_scaler.py"):
+        return SCALE
+    if number.value == n and shapes & {MODULUS, COMPARED}:
+        return "N"
+    if number.value == r and shapes & {ROWS, SLICE}:
+        return "rows" if number.value != n or RANGE not in shapes else "other"
+    return "N" if number.value == n and RANGE in shapes else "other"
+
+
+def judged(found: list[Group] | None, window: int, n: int, weigh: Weigh, terms: Terms, hooked: bool) -> Scale:
+    """What the groups of a window with `n` micro-batches say."""
+    if not found:
+        return Scale(Outcome.UNKNOWN, "what the weights add up to was not shown", help=FUNCTION)
+    said = [_group(group, window, n, weigh, terms) for group in found]
+    for outcome in (Outcome.REFUTED, Outcome.UNKNOWN):
+        bad = next((one for one in said if one.outcome is outcome), None)
+        if bad is not None:
+            return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
+    words = dict.fromkeys(one.words for one in said)
+    taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
+    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, taken=taken, shared=any(group.shared for group in found))
+
+
+def _group(group: Group, window: int, n: int, weigh: Weigh, terms: Terms) -> Scale:
+    """One group: the exponents, and what they say."""
+    numbers = [weigh(rest) for rest in group.rest.values()]
+    rest = numbers[0]
+    if rest is None or any(one is None or not isclose(one, rest, rel_tol=1e-6) for one in numbers):
+        return Scale(Outcome.UNKNOWN, "numbers that were not read, or that differ, scale the losses", help=FUNCTION)
+    every = {*group.rows.values()}
+    made = Factors(n, every.pop() if len(every) == 1 else 0, rest=rest if group.signed else abs(rest))
+    if isclose(made.rest, 1, rel_tol=1e-6):
+        made.rest = UNIT
+    for number, power in group.named:
+        made.add(number, power)
+    scales = (s for s, _ in group.others if terms.operators[s] == "constant")
+    if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in scales):
+        return Scale(Outcome.UNKNOWN, "a loss scale is left in the gradients", help=UNSCALE)
+    due = made.b - group.mean
+    return _right(group, made, window) if made.a == due or n == 1 else _wrong(group, made, window, due)
+
+
+def _right(group: Group, made: Factors, window: int) -> Scale:
+    odd = made.odd()
+    if odd and made.n > 1:
+        what = f"a factor {odd[0]} of the loss of window {window} has the value of N, or of the rows of a micro-batch"
+        return Scale(Outcome.UNKNOWN, f"{what}, and its origin is not known", help=WRITE_N)
+    words = MEAN if group.mean else SUM if not (made.a or group.others) else f"{SUM}, divided by a number of the window"
+    return Scale(Outcome.HOLDS, words, UNIT, taken=(*_named(made), *_own(made)))
+
+
+def _named(made: Factors) -> Iterator[str]:
+    yield from (f"N = {made.n} is {number.text} at {number.place}" for number in made.taken)
+
+
+def _own(made: Factors) -> Iterator[str]:
+    """Factors of the loss's own, which the full batch has as well."""
+    shown = [f"{number.text} ({number.value:g}) at {number.place}" for number, _ in made.own[:SHOWN]]
+    if made.rest != 1:
+        shown.append(f"{near(made.rest)}, which no line of the script names")
+    yield from (f"a factor of the loss of its own, in the full batch as well: {one}" for one in shown)
+
+
+def _wrong(group: Group, made: Factors, window: int, due: int) -> Scale:
+    n, missing = made.n, made.a - due
+    for named, of, fits in (("N", n, missing == 1 and not made.taken), ("the rows", made.r, missing == -1)):
+        divisor = made.divisor(of) if fits and of > 1 else []
+        own = Factors(n, made.r, own=[one for one in made.own if one[0] not in divisor], rest=made.rest)
+        if divisor and not own.odd() and (named == "N" or not group.mean):
+            lines = (f"the {number.value:g} at {number.place} is taken for {named} = {of}" for number in divisor)
+            return Scale(Outcome.HOLDS, MEAN if group.mean else SUM, UNIT, taken=(*lines, *_named(made), *_own(own)))
+    total = Fraction(n) ** (made.a - due)
+    reason = f"the samples of window {window} weigh {near(total)} times what they weigh in its full batch"
+    other = next((number for number, _ in made.own if number.shapes & {MODULUS, COMPARED}), None)
+    if other is not None and n != other.value:
+        reason = f"{reason}: {other.text} at {other.place} is {other.value:g}, and the window has {n} micro-batches"
+    help = f"{DIVIDE}, once" if group.mean else OF_ROWS
+    if made.unread() or made.explains(group.mean) or not (made.r or group.mean):
+        doubt = "; ".join([*_own(made)][:1]) or "the rows of its micro-batches differ"
+        reason = f"whether a loss of window {window} is divided by N is not shown: {doubt}"
+        return Scale(Outcome.UNKNOWN, reason, help=WRITE_N if group.mean else OF_ROWS)
+    return Scale(Outcome.REFUTED, reason, total, help, int(other.value) if other is not None else 0)
+
+
+def known_numbers(found: list[Group], passes: int, weigh: Weigh) -> bool:
+    """Whether all passes of a window are scaled by the same numbers, each of which has an origin."""
+    kinds = {number.kind for group in found for number, _ in group.named}
+    plain = [one for group in found for one in map(weigh, group.rest.values())]
+    every = all(len(group.rest) == passes for group in found)
+    bare = all(one is not None and isclose(abs(one), 1, rel_tol=1e-6) for one in plain)
+    return every and UNREAD not in kinds and bare
+
+
+def factors_of(found: list[Group], weigh: Weigh) -> list[float]:
+    """By what each group is multiplied in numbers, besides the mean or the sum that it is."""
+    made = list[float]()
+    for group in found:
+        rest = [float(one) for one in map(weigh, group.rest.values()) if one is not None]
+        made += [one * prod(number.value**power for number, power in group.named) for one in rest]
+    return made

@@ -1,0 +1,586 @@
+"""Where a plain number comes from that scales a tensor: read off the expression at the line that uses it.
+
+A number that reaches an operator is a float, and says nothing of itself: 0.25 is 1/N, the rows of a micro-batch turned
+over, or a factor of the loss. The expression that made it says it. Its leaves are numbers that have a name in the
+script, numbers that are written there, and sizes of tensors. The value of the expression as a function of its leaves
+is found by evaluating it again with other numbers; where it is a product of powers, these powers are the origin.
+
+Nothing of the script is run for this: names are looked up in the frame, and only arithmetic is evaluated. What an
+expression gives has to be the number that the operator was given; else the number has no origin.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice, product
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DataLoader
+
+from gradproof.shadow.locations import frames, user_location
+
+MODULUS, COMPARED, RANGE, SLICE, ROWS, WHOLE = "modulus", "compared", "range", "slice", "rows", "whole"
+"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size); or a whole loss."""
+WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"
+"""A number in the text; one with a name, of which the text or a parser gives the number; a size of a tensor; others."""
+ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(math, name) for name in ("sqrt", "log", "exp", "pow", "prod", "floor", "ceil", "log2")},
+    "float": float, "abs": abs, "round": round, "min": min, "max": max, "Fraction": lambda a, b=1: a / b,
+}  # fmt: skip
+PASSING = frozenset({
+    "int", "tensor", "as_tensor", "scalar_tensor", "int32", "int64", "float16", "float32", "float64", "item", "to",
+    "Decimal", "bfloat16", "double", "half", "clone", "detach", "cpu", "cuda",
+})  # fmt: skip
+"""Functions and methods that hand on the number that they are given."""
+TEXTS = ("int", "float", "getenv")
+"""What makes a number of a text, as of an argument or the environment."""
+DEPTH = 8
+MOST = 4
+"""So many readings of one expression are tried, as of the two sides of a condition."""
+CLOSE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A leaf of an expression. `text` and `line` are for messages; `shapes`: what it shapes in its file.
+
+    `axis`: of a size, the axis of the tensor; `of`: the tensor's number, -1 for one that nothing is known of.
+    """
+
+    kind: str
+    text: str
+    file: str
+    line: int
+    value: float
+    shapes: frozenset[str] = frozenset()
+    axis: int = -1
+    rows: int = 0
+    column: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it stands, with the file's name alone."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+class UnreadError(Exception):
+    """An expression of which a part is not known."""
+
+
+Expression = Callable[[Mapping[Number, float]], Any]
+"""A value, by those of its leaves."""
+
+
+@dataclass
+class Reading:
+    """One reading of an expression: its leaves, and its value by them."""
+
+    leaves: tuple[Number, ...]
+    value: Expression
+
+    def now(self) -> float:
+        """Its value in this run."""
+        return float(self.value({leaf: leaf.value for leaf in self.leaves}))
+
+    def gives(self, number: float) -> bool:
+        """Whether it is this number in this run."""
+        try:
+            return math.isclose(self.now(), number, rel_tol=CLOSE)
+        except (ArithmeticError, ValueError, TypeError):
+            return False
+
+    def powers(self) -> tuple[Fraction, dict[Number, int]] | None:
+        """The value as a rational times powers of its leaves; None where it is no such product."""
+        leaves = [leaf for leaf in dict.fromkeys(self.leaves) if leaf.value not in (0, 1, -1)]
+        own = {leaf: leaf.value for leaf in self.leaves}
+        try:
+            whole, found = self.now(), dict[Number, int]()
+            for leaf in leaves:
+                by = [float(self.value({**own, leaf: leaf.value * times})) / whole for times in (2, 6)]
+                power = round(math.log2(by[0])) if by[0] > 0 else 0
+                if any(not math.isclose(one, times**power) for one, times in zip(by, (2, 6), strict=True)):
+                    if leaf.shapes or leaf.kind in (SIZE, UNREAD):
+                        return None
+                    power = 0  # a number that stays as it is, as an exponent
+                found |= {leaf: power} if power else {}
+            rest = whole / math.prod(leaf.value**power for leaf, power in found.items())
+            by_all = {**own, **{leaf: leaf.value * (2 + at) for at, leaf in enumerate(leaves)}}
+            by_all |= {leaf: leaf.value for leaf in leaves if leaf not in found}
+            due = math.prod(by_all[leaf] ** power for leaf, power in found.items()) * rest
+            if not math.isclose(float(self.value(by_all)), due):
+                return None
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+        near = Fraction(rest).limit_denominator(10**6)
+        return near if math.isclose(float(near), rest, rel_tol=1e-12) else Fraction(rest), found
+
+
+class Origins:
+    """Reads numbers of the run of an engine. `size`: of a tensor, the rows of a micro-batch that an axis has, or 0."""
+
+    def __init__(self, rows: Callable[[torch.Tensor, int], int]) -> None:
+        self.rows = rows
+
+    def of(self, number: float, whole: bool) -> tuple[Fraction, dict[Number, int]]:
+        """The origin of a number that the present operator is given; one that is unread where none is known.
+
+        `whole`: the operator scales a whole loss, or gradients.
+        """
+        found = self._read(number)
+        if found is None:
+            at, sign = user_location(), -1 if number < 0 else 1
+            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number)): 1}
+        by, leaves = found
+        return by, {replace(n, shapes=n.shapes | {WHOLE}) if whole else n: power for n, power in leaves.items()}
+
+    def _read(self, number: float) -> tuple[Fraction, dict[Number, int]] | None:
+        frame = next((one for one in frames() if not one.f_code.co_filename.endswith("torch/_ops.py")), None)
+        node = None if frame is None else node_at(frame.f_code, frame.f_lasti)
+        if frame is None or node is None:
+            return None
+        for alone, given in product((False, True), operands(node)):
+            for reading in islice(_Resolver(self, number, alone).resolve(given, frame), MOST):
+                if reading.gives(number):
+                    return reading.powers() or self._whole(reading, given, frame, number)
+        return None
+
+    def _whole(
+        self, reading: Reading, node: ast.expr, frame: FrameType, number: float
+    ) -> tuple[Fraction, dict[Number, int]] | None:
+        """What is no product of powers is one number of its own; of unread leaves, or of N, it has no origin."""
+        kinds = {leaf.kind for leaf in reading.leaves}
+        shapes = any(leaf.shapes or leaf.kind == SIZE for leaf in reading.leaves)
+        if shapes or UNREAD in kinds or not number:
+            return None
+        made = Number(WRITTEN, ast.unparse(node), frame.f_code.co_filename, node.lineno, number)
+        return Fraction(1), {made: 1}
+
+
+class _Resolver:
+    """Resolves one expression: what each name in it stands for. `whole`: the number that all of it has to be.
+
+    `alone`: an expression of which nothing is known is taken for that number.
+    """
+
+    def __init__(self, origins: Origins, whole: float, alone: bool) -> None:
+        self.origins, self.whole, self.alone = origins, whole, alone
+
+    def resolve(self, node: ast.expr, frame: FrameType, depth: int = 0) -> Iterator[Reading]:
+        """The readings of an expression."""
+        if depth > DEPTH:
+            return
+        rule = getattr(self, f"_{type(node).__name__.lower()}", None)
+        try:
+            yield from rule(node, frame, depth + 1) if rule is not None else ()
+        except UnreadError:
+            return
+
+    # -- Leaves
+
+    def _leaf(self, kind: str, node: ast.AST, frame: FrameType, value: Any, text: str = "", **more: Any) -> Reading:
+        text, line, column = text or ast.unparse(node), getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        number = Number(kind, text, frame.f_code.co_filename, line, float(value), column=column, **more)
+        return Reading((number,), lambda by: by[number])
+
+    def _constant(self, node: ast.Constant, frame: FrameType, depth: int) -> Iterator[Reading]:
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            plain = node.value
+            yield Reading((), lambda _: plain) if plain in (0, 1) else self._leaf(WRITTEN, node, frame, plain)
+
+    def _name(self, node: ast.Name, frame: FrameType, depth: int) -> Iterator[Reading]:
+        value, scope = looked_up(frame, node.id), scope_of(frame)
+        number = plain(value)
+        if number is None:
+            return
+        shapes = scope.shapes(node.id)
+        made = scope.made(node.id)
+        if shapes & {MODULUS, COMPARED}:
+            yield self._leaf(NAMED, node, frame, number, shapes=shapes)
+            return
+        for of, index in made:
+            if isinstance(of, ast.Constant) and index is None and plain(of.value) is not None:
+                yield self._leaf(NAMED, of, frame, number, node.id, shapes=shapes)
+                return
+        for of, index in made:
+            if index is None and isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id in TEXTS:
+                yield from (one for one in self._indexed(of, index, frame, depth) if one.gives(number))
+                yield self._leaf(NAMED, of, frame, number, node.id, shapes=shapes)
+                return
+            for reading in self._indexed(of, index, frame, depth):
+                if reading.gives(number):
+                    yield reading
+                    return
+        if node.id in scope.parameters and not made:
+            for reading in self._given(node.id, frame, depth):
+                if reading.gives(number):
+                    yield reading
+                    return
+        yield self._leaf(UNREAD, node, frame, number, shapes=shapes)
+
+    def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Reading]:
+        """What a name was given: an expression, or one of several sizes."""
+        if index is None:
+            yield from self.resolve(of, frame, depth)
+        elif isinstance(of, ast.Tuple | ast.List):
+            yield from self.resolve(of.elts[index], frame, depth) if index < len(of.elts) else ()
+        elif (tensor := self._sized(of, frame)) is not None and index < tensor.dim():
+            yield self._size(tensor, index, of, frame)
+
+    def _given(self, name: str, frame: FrameType, depth: int) -> Iterator[Reading]:
+        """What a parameter of a function was given by its caller."""
+        caller, code = frame.f_back, frame.f_code
+        call = None if caller is None else node_at(caller.f_code, caller.f_lasti)
+        if caller is None or not isinstance(call, ast.Call):
+            return
+        named = [keyword.value for keyword in call.keywords if keyword.arg == name]
+        at = code.co_varnames.index(name) - (code.co_varnames[:1] == ("self",))
+        placed = call.args[at : at + 1] if not any(isinstance(arg, ast.Starred) for arg in call.args) else []
+        for arg in named or placed:
+            yield from self.resolve(arg, caller, depth)
+
+    def _attribute(self, node: ast.Attribute, frame: FrameType, depth: int) -> Iterator[Reading]:
+        scope, owner = scope_of(frame), self._object(node.value, frame)
+        value = held(owner, node.attr)
+        number = plain(value)
+        if number is None and not (self.alone and depth == 1):
+            return
+        shapes = scope.shapes(f".{node.attr}")
+        kind = NAMED if shapes or parsed(owner) else UNREAD
+        yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
+
+    def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Reading]:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        tensor = self._sized(node.value, frame)
+        if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
+            yield self._size(tensor, key % tensor.dim(), node, frame)
+            return
+        owner = self._object(node.value, frame)
+        value = owner.get(key) if type(owner) is dict else owner[key] if type(owner) in (list, tuple) else None
+        if type(owner).__name__ == "_Environ":
+            value = owner.get(key)
+        number = plain(value)
+        if number is None and not (self.alone and depth == 1):
+            return
+        shapes = scope_of(frame).shapes(f".{key!s}")
+        kind = NAMED if isinstance(owner, Mapping) or shapes else UNREAD
+        yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
+
+    def _object(self, node: ast.expr, frame: FrameType) -> Any:
+        """What names, attributes and keys stand for; nothing of the script runs for it."""
+        if isinstance(node, ast.Name):
+            return looked_up(frame, node.id)
+        if isinstance(node, ast.Attribute):
+            return held(self._object(node.value, frame), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            owner = self._object(node.value, frame)
+            try:
+                return owner[node.slice.value] if type(owner) in (dict, list, tuple) else None
+            except LookupError:
+                return None
+        return None
+
+    # -- Sizes
+
+    def _sized(self, node: ast.expr, frame: FrameType) -> torch.Tensor | None:
+        """The tensor of `x.shape`, or of `x.size()`."""
+        if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+            node = node.func
+        if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
+            found = self._object(node.value, frame)
+            return found if isinstance(found, torch.Tensor) else None
+        return None
+
+    def _size(self, tensor: torch.Tensor, axis: int, node: ast.AST, frame: FrameType) -> Reading:
+        with torch._C.DisableTorchFunction():
+            size, rows = int(tensor.shape[axis]), self.origins.rows(tensor, axis)
+        return self._leaf(SIZE, node, frame, size, axis=axis, rows=rows)
+
+    # -- Arithmetic
+
+    def _joined(
+        self, make: Callable[..., Any], parts: list[ast.expr], frame: FrameType, depth: int
+    ) -> Iterator[Reading]:
+        """A function of expressions."""
+        found: list[list[Reading]] = [[]]
+        for part in parts:
+            own = [*islice(self.resolve(part, frame, depth), MOST)]
+            found = [[*before, reading] for before in found for reading in own][:MOST]
+        for readings in found:
+            leaves = tuple(leaf for reading in readings for leaf in reading.leaves)
+            yield Reading(leaves, lambda by, own=readings: make(*(one.value(by) for one in own)))  # type: ignore[misc]
+
+    def _binop(self, node: ast.BinOp, frame: FrameType, depth: int) -> Iterator[Reading]:
+        if type(node.op) in ARITHMETIC:
+            yield from self._joined(ARITHMETIC[type(node.op)], [node.left, node.right], frame, depth)
+
+    def _unaryop(self, node: ast.UnaryOp, frame: FrameType, depth: int) -> Iterator[Reading]:
+        if isinstance(node.op, ast.USub):
+            yield from self._joined(operator.neg, [node.operand], frame, depth)
+
+    def _ifexp(self, node: ast.IfExp, frame: FrameType, depth: int) -> Iterator[Reading]:
+        for side in (node.body, node.orelse):
+            yield from self.resolve(side, frame, depth)
+
+    def _namedexpr(self, node: ast.NamedExpr, frame: FrameType, depth: int) -> Iterator[Reading]:
+        yield from self.resolve(node.value, frame, depth)
+
+    def _list(self, node: ast.List, frame: FrameType, depth: int) -> Iterator[Reading]:
+        if len(node.elts) == 1:
+            yield from self.resolve(node.elts[0], frame, depth)
+
+    def _call(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Reading]:
+        func = node.func
+        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+        given = [*node.args, *([func.value] if isinstance(func, ast.Attribute) and not node.args else [])]
+        if name == "len" and len(node.args) == 1:
+            yield from self._length(node, frame, depth)
+        elif name in ("size", "numel") and isinstance(func, ast.Attribute):
+            yield from self._of_tensor(node, func, frame)
+        elif name in FUNCTIONS and node.args and not node.keywords:
+            yield from self._joined(FUNCTIONS[name], node.args, frame, depth)
+        elif name in PASSING and given:
+            found = [*islice(self.resolve(given[0], frame, depth), MOST)]
+            yield from found
+            if (
+                not found and name in ("int", "float") and self.alone and depth == 1
+            ):  # a text became a number, as of an environment
+                yield self._leaf(NAMED, node, frame, self.whole)
+        elif name in ("full", "full_like") and len(node.args) > 1:
+            yield from self.resolve(node.args[1], frame, depth)
+        elif self.alone and depth == 1:
+            yield self._leaf(UNREAD, node, frame, self.whole)
+
+    def _length(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Reading]:
+        of = self._object(node.args[0], frame)
+        if isinstance(of, torch.Tensor) and of.dim():
+            yield self._size(of, 0, node, frame)
+        elif isinstance(of, list | tuple | dict | set | range):
+            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE}))
+        elif isinstance(of, DataLoader) and depth == 1:
+            yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE}))
+        elif self.alone and depth == 1:
+            yield self._leaf(UNREAD, node, frame, self.whole)
+
+    def _of_tensor(self, node: ast.Call, func: ast.Attribute, frame: FrameType) -> Iterator[Reading]:
+        tensor = self._object(func.value, frame)
+        if not isinstance(tensor, torch.Tensor):
+            return
+        axis = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
+        if func.attr == "size" and isinstance(axis, int) and tensor.dim():
+            yield self._size(tensor, axis % tensor.dim(), node, frame)
+        if func.attr == "numel":
+            sizes = [self._size(tensor, axis, node, frame) for axis in range(tensor.dim())]
+            leaves = tuple(leaf for one in sizes for leaf in one.leaves)
+            yield Reading(leaves, lambda by: math.prod(one.value(by) for one in sizes))
+
+
+# -- What stands in a file.
+
+
+class Scope:
+    """A function of a file, or the file itself: what its names are given, and what they shape."""
+
+    def __init__(self, tree: ast.AST, outer: Scope | None) -> None:
+        self.outer, self.given = outer, dict[str, list[tuple[ast.expr | None, int | None]]]()
+        self.uses: dict[str, set[str]] = {} if outer is None else outer.uses
+        self.own: dict[str, set[str]] = {}
+        args = getattr(tree, "args", None)
+        self.parameters = {one.arg for one in (*args.args, *args.kwonlyargs, *args.posonlyargs)} if args else set[str]()
+        for node in inside(tree):
+            for target, value in assigned(node):
+                self._gives(target, value)
+            for kind, part in shaping(node):
+                for name in names(part):
+                    self.own.setdefault(name, set()).add(kind)
+                    self.uses.setdefault(name, set()).add(kind)
+
+    def _gives(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.given.setdefault(target.id, []).append((value, None))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for at, one in enumerate(target.elts):
+                if isinstance(one, ast.Name):
+                    apart = isinstance(value, ast.Tuple | ast.List) and at < len(value.elts)
+                    made = (value.elts[at], None) if apart and isinstance(value, ast.Tuple | ast.List) else (value, at)
+                    self.given.setdefault(one.id, []).append(made)
+
+    def local(self, name: str) -> bool:
+        """Whether a name is the function's own."""
+        return self.outer is not None and (name in self.given or name in self.parameters)
+
+    def shapes(self, name: str) -> frozenset[str]:
+        """What a name, or an attribute or a key after a dot, shapes: a local one in its function, others anywhere."""
+        return frozenset((self.own if self.local(name) else self.uses).get(name, ()))
+
+    def made(self, name: str) -> list[tuple[ast.expr, int | None]]:
+        """The one expression that a name is given, and which part of it; nothing where there are several."""
+        scope: Scope | None = self
+        while scope is not None and name not in scope.given and name not in scope.parameters:
+            scope = scope.outer
+        found = [] if scope is None or name in scope.parameters else scope.given[name]
+        return [(value, index) for value, index in found if value is not None] if len(found) == 1 else []
+
+
+def inside(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or a file, without those of functions inside it."""
+    stack = [*ast.iter_child_nodes(tree)]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            stack += ast.iter_child_nodes(node)
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What a statement gives a value to, and the expression of it; None where it is no plain one."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, None
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, None
+
+
+def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The expressions that shape a loop or a batch, and how."""
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mod):
+        yield MODULUS, node.right if isinstance(node, ast.BinOp) else node.value
+    elif isinstance(node, ast.Compare):
+        yield from ((COMPARED, part) for part in (node.left, *node.comparators))
+    elif isinstance(node, ast.Slice):
+        yield from ((SLICE, part) for part in (node.lower, node.upper, node.step) if part is not None)
+    elif isinstance(node, ast.Call):
+        func = node.func
+        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+        if name in ("range", "islice", "chunk"):
+            yield from ((ROWS if at == 2 and name == "range" else RANGE, arg) for at, arg in enumerate(node.args))
+        if name == "split" or name.endswith("DataLoader"):
+            yield from ((ROWS, arg) for arg in node.args[:2])
+        yield from ((ROWS, one.value) for one in node.keywords if one.arg in ("batch_size", "split_size"))
+
+
+def names(node: ast.expr) -> Iterator[str]:
+    """The names in an expression; attributes and keys after a dot."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name):
+            yield one.id
+        elif isinstance(one, ast.Attribute):
+            yield f".{one.attr}"
+        elif isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Constant):
+            yield f".{one.slice.value!s}"
+
+
+class File:
+    """The text of a file as a tree: its nodes by their places, and its scopes by their first lines."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.nodes = dict[tuple[Any, ...], ast.AST]()
+        self.scopes = dict[tuple[str, int], Scope]()
+        self.whole = Scope(tree, None)
+        self._enter(tree, self.whole)
+
+    def _enter(self, tree: ast.AST, scope: Scope) -> None:
+        for node in inside(tree):
+            if isinstance(node, ast.BinOp | ast.AugAssign | ast.Call):
+                self.nodes[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                own = Scope(node, scope)
+                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+                self.scopes[getattr(node, "name", "<lambda>"), first] = own
+                self._enter(node, own)
+
+
+@lru_cache(maxsize=512)
+def parsed_text(text: str) -> File | None:
+    """The text of a file; None where it is no Python."""
+    try:
+        return File(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=65536)
+def file_of(code: CodeType) -> File | None:
+    """The file of some code, as it is when it is asked for first; None where there is no text of it."""
+    linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename))
+    return parsed_text(text) if text else None
+
+
+def scope_of(frame: FrameType) -> Scope:
+    """The scope of a frame's function."""
+    file, code = file_of(frame.f_code), frame.f_code
+    if file is None:
+        raise UnreadError
+    return file.scopes.get((code.co_name, code.co_firstlineno), file.whole)
+
+
+@lru_cache(maxsize=65536)
+def node_at(code: CodeType, instruction: int) -> ast.AST | None:
+    """The expression that an instruction belongs to."""
+    file = file_of(code)
+    place = next(islice(code.co_positions(), instruction // 2, None), None)
+    return None if file is None or place is None else file.nodes.get((place[0], place[1], place[2], place[3]))
+
+
+def operands(node: ast.AST) -> list[ast.expr]:
+    """The expressions that may have given a number to an operator."""
+    if isinstance(node, ast.BinOp):
+        return [node.right, node.left]
+    if isinstance(node, ast.AugAssign):
+        return [node.value]
+    return [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+
+
+def plain(value: Any) -> float | None:
+    """A plain number, or that of a tensor of one element without a gradient."""
+    if isinstance(value, torch.Tensor):
+        odd = value.requires_grad or value.is_complex() or value.layout is not torch.strided
+        if odd or value.numel() != 1 or value.device.type == "meta":
+            return None
+        with torch.no_grad(), _disable_current_modes():
+            value = value.detach().reshape(()).tolist()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def looked_up(frame: FrameType, name: str) -> Any:
+    """What a name stands for in a frame."""
+    own = frame.f_locals
+    return own[name] if name in own else frame.f_globals.get(name)
+
+
+def held(owner: Any, name: str) -> Any:
+    """An attribute that an object, or its class, holds as it is: no property is run."""
+    own = getattr(owner, "__dict__", None)
+    if isinstance(own, dict) and name in own:
+        return own[name]
+    kinds: tuple[type, ...] = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    for kind in kinds:
+        found = vars(kind).get(name)
+        if found is not None:
+            return found if plain(found) is not None else None
+    return None
+
+
+def parsed(owner: Any) -> bool:
+    """Whether an object holds what a parser, or a config, gave: a namespace, a dataclass, a class of numbers."""
+    known = type(owner).__name__ in ("Namespace", "SimpleNamespace") or hasattr(type(owner), "__dataclass_fields__")
+    return known or isinstance(owner, type)
