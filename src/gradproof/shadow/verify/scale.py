@@ -24,6 +24,7 @@ from gradproof.shadow.result import DIVIDE, FUNCTION
 from gradproof.shadow.verify.losses import LossPart, near
 from gradproof.shadow.whole.origins import COMPARED, MODULUS, RANGE, ROWS, SIZE, SLICE, UNREAD, WHOLE, WRITTEN, Number
 from gradproof.shadow.whole.rules.losses import LOSSES
+from gradproof.shadow.whole.samples import blocks
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Terms, plus
 
 Weigh = Callable[[Combination], Fraction | None]
@@ -41,14 +42,14 @@ SHOWN = 3
 class Group:
     """Parts of the losses of a window that are scaled alike: by named numbers, by other scalars and by plain numbers.
 
-    `rest`: the product of plain numbers, by pass; `micro`: the rows of the micro-batch of each pass.
+    `rest`: the product of plain numbers, by pass; `units`: the samples of each pass, and the rows of their micro-batch.
     """
 
     mean: bool
     named: tuple[tuple[Number, int], ...]
     others: tuple[tuple[int, int], ...]
     rest: dict[int, Combination] = field(default_factory=dict)
-    rows: dict[int, int] = field(default_factory=dict)
+    units: dict[int, tuple[set[int], int]] = field(default_factory=dict)
     signed: bool = False
     shared: bool = False
 
@@ -100,7 +101,7 @@ def groups(
         key = (mean, way, named, tuple(sorted(left.items())), not whole and abs(part.by))
         group = found.setdefault(key, Group(mean, named, tuple(sorted(left.items()))))
         group.rest[part.micro] = plus(group.rest.get(part.micro, {}), mass) if whole else mass
-        group.rows[part.micro] = rows(sample)
+        group.units.setdefault(part.micro, (set(), rows(sample)))[0].add(sample)
         group.shared |= sample == NOBODY
         group.signed |= terms.operators[part.term] in LOSSES
     return [*found.values()]
@@ -233,7 +234,7 @@ def _group(group: Group, window: int, n: int, weigh: Weigh, terms: Terms) -> Sca
     rest = numbers[0]
     if rest is None or any(one is None or not isclose(one, rest, rel_tol=1e-6) for one in numbers):
         return Scale(Outcome.UNKNOWN, "numbers that were not read, or that differ, scale the losses", help=FUNCTION)
-    every = {*group.rows.values()}
+    every = {of if len(own) in (1, blocks(of)) else len(own) for own, of in group.units.values()}
     made = Factors(n, every.pop() if len(every) == 1 else 0, rest=rest if group.signed else abs(rest))
     if isclose(made.rest, 1, rel_tol=1e-6):
         made.rest = UNIT

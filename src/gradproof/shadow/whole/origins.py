@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
+from numbers import Real
 from types import CodeType, FrameType
 from typing import Any
 
@@ -404,7 +405,7 @@ class Scope:
             for target, value in assigned(node):
                 self._gives(target, value)
             for kind, part in shaping(node):
-                for name in names(part):
+                for name in names(part, calls=kind != COMPARED):
                     self.own.setdefault(name, set()).add(kind)
                     self.uses.setdefault(name, set()).add(kind)
 
@@ -475,9 +476,12 @@ def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield from ((ROWS, one.value) for one in node.keywords if one.arg in ("batch_size", "split_size"))
 
 
-def names(node: ast.expr) -> Iterator[str]:
-    """The names in an expression; attributes and keys after a dot."""
-    for one in ast.walk(node):
+def names(node: ast.expr, calls: bool) -> Iterator[str]:
+    """The names in an expression, attributes and keys after a dot. `calls`: also those that a function is given."""
+    stack: list[ast.AST] = [node]
+    while stack:
+        one = stack.pop()
+        stack += ast.iter_child_nodes(one) if calls or not isinstance(one, ast.Call) else ()
         if isinstance(one, ast.Name):
             yield one.id
         elif isinstance(one, ast.Attribute):
@@ -556,7 +560,7 @@ def plain(value: Any) -> float | None:
             return None
         with torch.no_grad(), _disable_current_modes():
             value = value.detach().reshape(()).tolist()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         return None
     return float(value)
 
