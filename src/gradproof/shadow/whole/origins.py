@@ -16,7 +16,7 @@ import linecache
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
@@ -59,18 +59,18 @@ CLOSE = 1e-6
 class Number:
     """A leaf of an expression. `text` and `line` are for messages; `shapes`: what it shapes in its file.
 
-    `axis`: of a size, the axis of the tensor; `of`: the tensor's number, -1 for one that nothing is known of.
+    `axis`: of a size, the axis of the tensor. `rows`: how many rows of a micro-batch lie along it; 0: none, -1: nothing
+    is known of the tensor. One text is one number, wherever it stands.
     """
 
     kind: str
     text: str
     file: str
-    line: int
+    line: int = field(compare=False)
     value: float
     shapes: frozenset[str] = frozenset()
     axis: int = -1
     rows: int = 0
-    column: int = 0
 
     @property
     def place(self) -> str:
@@ -82,7 +82,9 @@ class UnreadError(Exception):
     """An expression of which a part is not known."""
 
 
-Expression = Callable[[Mapping[Number, float]], Any]
+Leaf = tuple[Number, int]
+"""A number of an expression, and its place where each place is a number of its own: two numbers may have one text."""
+Expression = Callable[[Mapping[Leaf, float]], Any]
 """A value, by those of its leaves."""
 
 
@@ -90,12 +92,12 @@ Expression = Callable[[Mapping[Number, float]], Any]
 class Reading:
     """One reading of an expression: its leaves, and its value by them."""
 
-    leaves: tuple[Number, ...]
+    leaves: tuple[Leaf, ...]
     value: Expression
 
     def now(self) -> float:
         """Its value in this run."""
-        return float(self.value({leaf: leaf.value for leaf in self.leaves}))
+        return float(self.value({leaf: leaf[0].value for leaf in self.leaves}))
 
     def gives(self, number: float) -> bool:
         """Whether it is this number in this run."""
@@ -106,28 +108,33 @@ class Reading:
 
     def powers(self) -> tuple[Fraction, dict[Number, int]] | None:
         """The value as a rational times powers of its leaves; None where it is no such product."""
-        leaves = [leaf for leaf in dict.fromkeys(self.leaves) if leaf.value not in (0, 1, -1)]
-        own = {leaf: leaf.value for leaf in self.leaves}
+        own = {leaf: leaf[0].value for leaf in self.leaves}
         try:
-            whole, found = self.now(), dict[Number, int]()
-            for leaf in leaves:
-                by = [float(self.value({**own, leaf: leaf.value * times})) / whole for times in (2, 6)]
-                power = round(math.log2(by[0])) if by[0] > 0 else 0
-                if any(not math.isclose(one, times**power) for one, times in zip(by, (2, 6), strict=True)):
-                    if leaf.shapes or leaf.kind in (SIZE, UNREAD):
-                        return None
-                    power = 0  # a number that stays as it is, as an exponent
-                found |= {leaf: power} if power else {}
-            rest = whole / math.prod(leaf.value**power for leaf, power in found.items())
-            by_all = {**own, **{leaf: leaf.value * (2 + at) for at, leaf in enumerate(leaves)}}
-            by_all |= {leaf: leaf.value for leaf in leaves if leaf not in found}
-            due = math.prod(by_all[leaf] ** power for leaf, power in found.items()) * rest
-            if not math.isclose(float(self.value(by_all)), due):
+            each = {leaf: self._power(leaf, own) for leaf in own if leaf[0].value not in (0, 1, -1)}
+            powers = {leaf: power for leaf, power in each.items() if power}
+            if None in each.values():
+                return None
+            rest = self.now() / math.prod(leaf[0].value ** power for leaf, power in powers.items())
+            others = own | {leaf: own[leaf] * (2 + at) for at, leaf in enumerate(powers)}
+            due = rest * math.prod(others[leaf] ** power for leaf, power in powers.items())
+            if not math.isclose(float(self.value(others)), due):
                 return None
         except (ArithmeticError, ValueError, TypeError):
             return None
+        found = dict[Number, int]()
+        for (number, _), power in powers.items():
+            found[number] = found.get(number, 0) + power
         near = Fraction(rest).limit_denominator(10**6)
         return near if math.isclose(float(near), rest, rel_tol=1e-12) else Fraction(rest), found
+
+    def _power(self, leaf: Leaf, own: Mapping[Leaf, float]) -> int | None:
+        """The power of a leaf; 0 for a number in the text that stays as it is, as an exponent; None for another."""
+        whole = self.now()
+        by = {times: float(self.value({**own, leaf: own[leaf] * times})) / whole for times in (2, 6)}
+        power = round(math.log2(by[2])) if by[2] > 0 else 0
+        if all(math.isclose(one, times**power) for times, one in by.items()):
+            return power
+        return None if leaf[0].shapes or leaf[0].kind in (SIZE, UNREAD) else 0
 
 
 class Origins:
@@ -163,8 +170,8 @@ class Origins:
         self, reading: Reading, node: ast.expr, frame: FrameType, number: float
     ) -> tuple[Fraction, dict[Number, int]] | None:
         """What is no product of powers is one number of its own; of unread leaves, or of N, it has no origin."""
-        kinds = {leaf.kind for leaf in reading.leaves}
-        shapes = any(leaf.shapes or leaf.kind == SIZE for leaf in reading.leaves)
+        kinds = {number.kind for number, _ in reading.leaves}
+        shapes = any(number.shapes or number.kind == SIZE for number, _ in reading.leaves)
         if shapes or UNREAD in kinds or not number:
             return None
         made = Number(WRITTEN, ast.unparse(node), frame.f_code.co_filename, node.lineno, number)
@@ -194,8 +201,9 @@ class _Resolver:
 
     def _leaf(self, kind: str, node: ast.AST, frame: FrameType, value: Any, text: str = "", **more: Any) -> Reading:
         text, line, column = text or ast.unparse(node), getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-        number = Number(kind, text, frame.f_code.co_filename, line, float(value), column=column, **more)
-        return Reading((number,), lambda by: by[number])
+        number = Number(kind, text, frame.f_code.co_filename, line, float(value), **more)
+        leaf = number, (line << 12) + column if kind == WRITTEN else 0
+        return Reading((leaf,), lambda by: by[leaf])
 
     def _constant(self, node: ast.Constant, frame: FrameType, depth: int) -> Iterator[Reading]:
         if isinstance(node.value, int | float) and not isinstance(node.value, bool):
