@@ -101,7 +101,7 @@ class ScriptWatch(Monitor):
         self.chosen = frozenset([*range(windows), LAST]) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
-        self.engine.reaching = self.details.reaching
+        self.engine.reaching, self.engine.held = self.details.reaching, self.details.state
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
         self._given = deque[tuple[Any, list[Any]]](maxlen=MOST_AHEAD)  # by iteration, with weak references
@@ -235,7 +235,7 @@ class ScriptWatch(Monitor):
     def _judge(self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: Reason | None) -> dict[str, Result]:
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         results = {one.obligation: one for one in judge.results()}
-        found.assumptions += judge.assumptions() if results else []
+        found.assumptions += [*judge.assumptions(), *ruling.assumptions()] if results else []
         decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
         found.weights = judge.shares() if "GA-EQ-001" in decided else []
         for one in results.values():
