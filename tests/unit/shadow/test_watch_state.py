@@ -199,3 +199,77 @@ def test_a_number_of_a_group_is_a_plain_one_elsewhere() -> None:
     assert repr(one) == f"{one}" == "0.5"
     save = "f = io.BytesIO(); torch.save(opt.state_dict(), f); f.seek(0); torch.load(f, weights_only=True)"
     assert steps("SGD(model.parameters(), lr=0.05)", before=GROUPS + f"q['lr'] = {COSINE}", step=save).outcome is HOLDS
+
+
+# -- Several optimizers.
+
+TWO = """
+torch.manual_seed(0)
+N, B = 4, 2
+X, Y = torch.randn(40, 8), torch.randn(40, 1)
+body, head = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 1)
+one, two = torch.optim.SGD(body.parameters(), lr=0.05), torch.optim.Adam(head.parameters(), lr=0.05)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+def zero():
+    one.zero_grad(); two.zero_grad()
+def clip(part):
+    nn.utils.clip_grad_norm_(part.parameters(), 0.1)
+def loss(i):
+    return nn.functional.mse_loss(head(body(X[i * B:(i + 1) * B])), Y[i * B:(i + 1) * B])
+for i in range(20):
+    {passes}
+    if (i + 1) % N == 0:
+        {steps}
+"""
+PASS, SCALED = "(loss(i) / N).backward()", "scaler.scale(loss(i) / N).backward()"
+BOTH = "one.step(); two.step(); zero()"
+EACH = "scaler.unscale_({0}); clip({1}); scaler.step({0}); "
+TWO_RIGHT = {
+    "one after the other": (PASS, BOTH),
+    "each with its zeroes": (PASS, "one.step(); one.zero_grad(); two.step(); two.zero_grad()"),
+    "a clip between": (PASS, "one.step(); clip(head); two.step(); zero()"),
+    "a clip of each": (PASS, "clip(body); clip(head); " + BOTH),
+    "a loss scale": (SCALED, EACH.format("one", "body") + EACH.format("two", "head") + "scaler.update(); zero()"),
+}
+TWO_WRONG = {
+    "not divided": ("loss(i).backward()", BOTH, "GA-EQ-001"),
+    "one is not zeroed": (PASS, "one.step(); two.step(); one.zero_grad()", "GA-INV-002"),
+    "one steps in each micro-batch": (PASS + "; two.step(); two.zero_grad()", "one.step(); zero()", "GA-INV-003"),
+    "one is clipped in each micro-batch": (PASS + "; clip(head)", BOTH, "GA-INV-005"),
+    "a clip after both": (PASS, "one.step(); two.step(); clip(head); zero()", "GA-INV-005"),
+}
+TWO_OPEN = {
+    "all is zeroed between": (PASS, "one.step(); zero(); two.step(); zero()"),
+    "one is divided again": (PASS, "for p in head.parameters(): p.grad.div_(N)\n        " + BOTH),
+    "one is not unscaled": (SCALED, "scaler.step(one); two.step(); scaler.update(); zero()"),
+    "one steps every second time": (PASS, "one.step(); one.zero_grad()\n        if i % 8 == 7: two.step(); zero()"),
+    "a pass between": (PASS, "one.step(); zero(); loss(i).backward(); two.step(); zero()"),
+}
+
+
+def of_two(passes: str, steps: str) -> dict[str, Outcome]:
+    """What is said of a loop that two optimizers train."""
+    text = TWO.format(passes=passes, steps=steps)
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    made = watch(lambda: exec(compile(text, FILE, "exec"), {"torch": torch, "nn": nn}), 4)
+    return {one.obligation: one.outcome for one in made.results if one.obligation != "GA-INV-001"}
+
+
+@pytest.mark.parametrize("name", TWO_RIGHT)
+def test_steps_with_no_backward_pass_between_them_are_of_one_window(name: str) -> None:
+    found = of_two(*TWO_RIGHT[name])
+    assert set(found.values()) == {HOLDS}, found
+
+
+@pytest.mark.parametrize("name", TWO_WRONG)
+def test_what_is_wrong_with_one_of_two_optimizers_is_refuted(name: str) -> None:
+    passes, step, obligation = TWO_WRONG[name]
+    found = of_two(passes, step)
+    assert found[obligation] is REFUTED, found
+
+
+@pytest.mark.parametrize("name", TWO_OPEN)
+def test_what_is_not_one_window_of_both_never_holds(name: str) -> None:
+    found = of_two(*TWO_OPEN[name])
+    assert found["GA-EQ-001"] is not HOLDS, found
+    assert REFUTED not in found.values(), found

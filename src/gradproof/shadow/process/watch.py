@@ -406,9 +406,9 @@ class WithEvents:
 
     def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
         """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
-        events, after = seen.before_step, seen.events[len(seen.before_step) :]
+        events, after = seen.events[: seen.stepped], seen.events[seen.stepped :]
         unscaled = [i for i, event in enumerate(events) if event.kind == UNSCALE]
-        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
+        scale = self.judge.facts.unscaled_of(window.step) or (UNIT, {})
         clips = [i for i, event in enumerate(events) if self._clips(event)]
         if unscaled and scale != (UNIT, {}):
             if any(event.kind == PASS and event.about is not None for event in events[unscaled[0] :]):

@@ -68,7 +68,7 @@ class SeenWindow:
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
     twice, or those of its batch alone, as the values show. `count`: its micro-batches, which have `each` passes of one
-    batch.
+    batch. `stepped`: how many events there are before each optimizer has stepped.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class SeenWindow:
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
         self.before_step = events[: events.index(self.steps[0])] if self.steps else events
+        first = {event.about.optimizer: events.index(event) for event in self.steps[::-1]}
+        self.stepped = max(first.values(), default=len(events))
         self.seen: list[SeenPass] = [event.about for event in self.passes]
         firsts, last = self.seen[::each], self.seen[each - 1 :: each]
         if len(last) < len(firsts) or any(batches(a, b) != 1 for a, b in zip(firsts, last, strict=True)):

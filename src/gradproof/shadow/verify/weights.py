@@ -265,8 +265,7 @@ class WindowWeights:
         self, losses: Collection[LossWeight], number: Callable[[Combination], Fraction | None]
     ) -> list[Divided]:
         """The losses of which the weights are known, with what their graphs show."""
-        facts = self.engine.facts
-        unscaled = facts.unscaled.get(next(at for at, one in enumerate(facts.updates) if one is self.step))
+        unscaled = self.engine.facts.unscaled_of(self.step)
         after = (self.factor or (UNIT, {}))[0] / (unscaled or (UNIT, {}))[0]
         every, found = Counter(at for loss in losses for at in loss.passes), list[Divided]()
         sums = Counter(at for loss in losses if not loss.mean for at in loss.passes)
