@@ -20,9 +20,9 @@ from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.protocol import run_events
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.run_events import (
+    CHANGED,
     CLIP,
     PASS,
-    RATE,
     REWRITTEN,
     SCHEDULE,
     STEP,
@@ -137,7 +137,7 @@ ACTS: dict[str, tuple[Act, list[str]]] = {
     "step": (lambda m, o: o.step(), [STEP]),
     "step and zero": (lambda m, o: (o.step(), o.zero_grad()), [STEP, ZERO]),
     "a loss scale": (scaled, [PASS, UNSCALE, STEP]),
-    "by hand": (by_hand, [PASS, RATE, REWRITTEN, STEP]),
+    "by hand": (by_hand, [PASS, CHANGED, REWRITTEN, STEP]),
     "a gradient that is returned": (
         lambda m, o: torch.autograd.grad(m(torch.ones(1, 3)).sum(), list(m.parameters())),
         [PASS],

@@ -99,7 +99,7 @@ class ScriptWatch(Monitor):
         self.chosen = frozenset([*range(windows), LAST]) if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
-        self.engine.reaching = self.details.reaching
+        self.engine.reaching, self.engine.held = self.details.reaching, self.details.state
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
         self._given = deque[tuple[Any, list[Any]]](maxlen=MOST_AHEAD)  # by iteration, with weak references
@@ -228,7 +228,7 @@ class ScriptWatch(Monitor):
     def _judge(self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: Reason | None) -> dict[str, Result]:
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         results = {one.obligation: one for one in judge.results()}
-        found.assumptions += judge.assumptions() if results else []
+        found.assumptions += [*judge.assumptions(), *ruling.assumptions()] if results else []
         decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
         found.weights = judge.shares() if "GA-EQ-001" in decided else []
         for one in results.values():
@@ -399,9 +399,9 @@ class WithEvents:
 
     def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
         """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
-        events, after = seen.before_step, seen.events[len(seen.before_step) :]
+        events, after = seen.events[: seen.stepped], seen.events[seen.stepped :]
         unscaled = [i for i, event in enumerate(events) if event.kind == UNSCALE]
-        scale = self.judge.facts.unscaled.get(self.judge.facts.updates.index(window.step), (UNIT, {}))
+        scale = self.judge.facts.unscaled_of(window.step) or (UNIT, {})
         clips = [i for i, event in enumerate(events) if self._clips(event)]
         if unscaled and scale != (UNIT, {}):
             if any(event.kind == PASS and event.about is not None for event in events[unscaled[0] :]):

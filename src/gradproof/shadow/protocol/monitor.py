@@ -202,11 +202,7 @@ class Monitor(KeptWindows):
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
         about = (id(scheduler), bool(args or kwargs))
-        made = self._noted(kinds.SCHEDULE, about, original, scheduler, *args, **kwargs)
-        optimizer = getattr(scheduler, "optimizer", None)
-        if isinstance(optimizer, Optimizer):
-            self.details.rated(optimizer, scheduled=True)
-        return made
+        return self.details.scheduled(lambda: self._noted(kinds.SCHEDULE, about, original, scheduler, *args, **kwargs))
 
     def _settled(self) -> None:
         """Sizes and losses are no longer wanted."""
@@ -227,6 +223,7 @@ class Monitor(KeptWindows):
         weighs = next(module.parameters(), None) is not None
         if id(module) not in seen.inner:
             seen.inner.update(id(part) for part in module.modules() if part is not module)
+            self.details.state.modules[id(module)] = module
             seen.mode = module.training if weighs else seen.mode
             seen.called[id(module), seen.mode] += 1
         seen.each[id(module), seen.mode] += weighs

@@ -15,6 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
+from gradproof.shadow.protocol.held_state import Said, judged
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.run_events import Event, SeenPass
 from gradproof.shadow.result import RECORDED, Result
@@ -28,7 +29,6 @@ UNAPPLIED = "the run ended with a gradient that no step applied: its samples are
 TWICE = "stepped twice on one window"
 AGAIN = "an optimizer stepped again in a window, by other gradients or none: what moved the weights is not shown"
 ADVANCED = "the schedule advanced without a step of its own"
-BY_HAND = "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
 SHARED = "two optimizers were given the same weights"
 GREW = "the weights of an optimizer are not the same at each of its steps"
 LAST = "no data loader shows that the last backward passes are micro-batches"
@@ -36,7 +36,6 @@ ITSELF = "the optimizer is none of torch.optim: it may accumulate by itself"
 IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
 UNSEEN = "gradients are applied here that no backward pass was seen to bring"
 SKIPPED = "the loss scaler skipped every step"
-AVERAGE = "an average of the weights was updated more often than the optimizer stepped"
 NEVER = "an optimizer whose weights have gradients made no step while the run was watched"
 REACHED = "weights of the optimizer have no gradient, and weights that are in no optimizer have one"
 MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
@@ -69,7 +68,7 @@ class SeenWindow:
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
     twice, or those of its batch alone, as the values show. `count`: its micro-batches, which have `each` passes of one
-    batch.
+    batch. `stepped`: how many events there are before each optimizer has stepped.
     """
 
     def __init__(
@@ -79,6 +78,8 @@ class SeenWindow:
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
         self.steps = [event for event in events if event.kind == kinds.STEP]
         self.before_step = events[: events.index(self.steps[0])] if self.steps else events
+        first = {event.about.optimizer: events.index(event) for event in self.steps[::-1]}
+        self.stepped = max(first.values(), default=len(events))
         self.seen: list[SeenPass] = [event.about for event in self.passes]
         firsts, last = self.seen[::each], self.seen[each - 1 :: each]
         if len(last) < len(firsts) or any(batches(a, b) != 1 for a, b in zip(firsts, last, strict=True)):
@@ -153,8 +154,7 @@ class StepRuling:
         """The rules that the events break."""
         for window in self.all:
             yield from self._twice(window)
-            rates = [event for event in window.before_step if event.kind == kinds.RATE]
-            yield from ((BY_HAND, event.location) for event in rates if event.about and len(rates) > 1)
+        yield from ((one.reason, line) for one, line in self.held() if one.wrong)
         for i, window in enumerate(self.windows if self.given else ()):
             if window.count < self.n and self._early(i):
                 yield EARLY, window.steps[0].location
@@ -164,6 +164,21 @@ class StepRuling:
             present = last.passes and not last.steps and last.number == self.monitor.run.number
             if present and not any(event.kind == kinds.ZERO for event in last.events):
                 yield UNAPPLIED, (self.steps or last.passes)[-1].location
+
+    def held(self) -> Iterator[tuple[Said, Location]]:
+        """What is said of the entries that change between the micro-batches of a window."""
+        for window in self.all:
+            entries: dict[Any, list[Event]] = {}
+            for event in window.events:
+                if event.kind == kinds.CHANGED:
+                    entries.setdefault(event.about.key, []).append(event)
+            for events in entries.values():
+                said = judged([event.about for event in events])
+                yield from () if said is None else ((said, events[-1].location),)
+
+    def assumptions(self) -> list[str]:
+        """What the steps rest on."""
+        return sorted({one.reason for one, _ in self.held() if one.right and one.reason})
 
     def _twice(self, window: SeenWindow) -> Iterator[tuple[str, Location]]:
         """An optimizer applies a gradient again, or a schedule advances twice; Accelerate does so once a rank."""
@@ -230,9 +245,7 @@ class StepRuling:
         yield from self.odd()
         if all(event.about.skipped for event in self.steps):
             yield SKIPPED, self.steps[-1].location
-        averaged = [event for event in self.events if event.kind == kinds.AVERAGED]
-        if len(averaged) > len(self.steps) + 1:
-            yield AVERAGE, averaged[-1].location
+        yield from ((one.reason, line) for one, line in self.held() if not one.right)
         if any((own & self.reached) - self.own for own in self.monitor.details.optimizers):
             yield NEVER, None
         if self.own - self.reached and self.reached - self.own:

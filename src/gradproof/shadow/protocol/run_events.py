@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location, user_location
+from gradproof.shadow.protocol.held_state import Change, HeldState
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
 from gradproof.shadow.result import RECORDED, Result
@@ -32,9 +32,9 @@ COMPARED = PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
 )  # fmt: skip
 LEFT = "gradient that was there before it"
-RATE, AVERAGED, REWRITTEN, ABORTED, THREADS = "rate", "averaged", "rewritten", "aborted", "threads"
-"""What is kept of recorded windows besides: a learning rate set by hand, an average of the weights, weights that no
-step wrote, a backward pass that raised, and one that began while that of another thread ran."""
+CHANGED, REWRITTEN, ABORTED, THREADS = "changed", "rewritten", "aborted", "threads"
+"""What is kept of recorded windows besides: an entry of what is held that no step wrote, weights that none wrote, a
+backward pass that raised, and one that began while that of another thread ran."""
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
@@ -288,7 +288,7 @@ class WindowDetails:
         self.leaves, self.reaching = list[Tensor](), set[int]()
         self._weights: dict[int, Tensor] = {}
         self._checked: dict[int, Tensor | None] = {}
-        self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
+        self.state = HeldState(self._changed, self._weights)
         self._held: dict[int, tuple[int, Any]] = {}
         self._last = -2
         self.starts: Callable[[], None] = lambda: None  # called where an optimizer is made
@@ -296,7 +296,6 @@ class WindowDetails:
     def install(self, patches: Patches) -> None:
         """Put the patches in place."""
         patches.method(Optimizer, "__init__", self._optimizer)
-        patches.method(AveragedModel, "update_parameters", self._averaged)
         if torch.distributed.is_available():
             patches.function(torch.distributed.all_reduce, self.sums.reduce)
             for name in COLLECTIVES:
@@ -310,9 +309,9 @@ class WindowDetails:
         self.made.add(optimizer)
         self.starts()
 
-    def _averaged(self, original: Call, average: Any, *args: Any, **kwargs: Any) -> Any:
-        self.run.keep(AVERAGED)
-        return original(average, *args, **kwargs)
+    def _changed(self, change: Change) -> None:
+        event = self.run.keep(CHANGED, change)
+        event.location = change.location if change.location.file else event.location
 
     # Backward passes
 
@@ -348,7 +347,7 @@ class WindowDetails:
             return
         if self._last not in (self.run.number, self.run.number - 1):  # what happened meanwhile is not known
             self._checked.clear()
-            self._rates.clear()
+            self.state.forget()
             self.sums.held.clear()
         if event.about.inside:
             self.sums.unsummed = self.sums.unsummed or event.location
@@ -357,16 +356,16 @@ class WindowDetails:
         for key, weight in self._weights.items():
             if key not in self._checked:
                 self._checked[key] = checksum(weight)
-        for optimizer in list(self.made):
-            self.rated(optimizer, inner=not first)
+        self.state.look(list(self.made), inner=not first)
 
-    def rated(self, optimizer: Any, inner: bool = False, scheduled: bool = False) -> None:
-        """Look at the learning rates. `scheduled`: a schedule set them; `inner`: it is another pass than the first."""
-        now = rates(optimizer)
-        before = self._rates.get(optimizer, now)
-        self._rates[optimizer] = now
-        if not scheduled and len(now) == len(before) and any(a < b or b < a for a, b in zip(now, before, strict=True)):
-            self.run.keep(RATE, inner)
+    def scheduled(self, call: Callable[[], Any]) -> Any:
+        """A schedule steps, and may write what optimizers hold."""
+        if not self.run.on:
+            return call()
+        self.state.look(list(self.made))
+        made = call()
+        self.state.settled(list(self.made))
+        return made
 
     # Optimizer steps
 
@@ -379,7 +378,7 @@ class WindowDetails:
         self._weights |= {id(p): p for p in own}
         if self._written():
             self.run.keep(REWRITTEN)
-        self.rated(optimizer)
+        self.state.look(list(self.made))
         self._held = held(own)
         self.sums.applied(own, user_location())
 
@@ -388,9 +387,8 @@ class WindowDetails:
         if not self.run.on:
             return None
         own = params_of(optimizer)
-        now = rates(optimizer)
-        self._rates[optimizer] = now
-        still = not self._written() and not skipped and any(now)
+        self.state.settled(list(self.made))
+        still = not self._written() and not skipped and any(rates(optimizer))
         foreign = not type(optimizer).__module__.startswith("torch.optim.")
         within = torch._C._current_graph_task_id() != -1
         flags = (foreign, changes_step(optimizer), within, skipped, still)

@@ -19,7 +19,7 @@ from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, E
 from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
-from gradproof.shadow.whole.facts import BackwardPass, Update
+from gradproof.shadow.whole.facts import BackwardPass, Update, together
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
@@ -52,15 +52,15 @@ class OneRun(Judging):
         self.scales = dict[int, Scale]()
         self.unused = set[int]()
         last: dict[int, int] = {}
-        gradients = (step.gradients.values() for step in engine.facts.updates if step.window in recorded)
-        trained = {sample // MICRO for values in gradients for sample in self.terms.summed(values)}
+        steps = together([step for step in engine.facts.updates if step.window in recorded])
+        trained = {sample // MICRO for step in steps for sample in self.terms.summed(step.gradients.values())}
         self.lengths = lengths_of(self.terms, trained)
-        for step in engine.facts.updates:
+        for step in steps:
             runs = engine.runs[last.get(step.optimizer, 0) : step.until]
             last[step.optimizer] = step.until
             runs = [run for run in runs if run.window == step.window]  # a loss scaler may leave out a window's step
             runs = runs[self._dropped(step, runs, left.get(step.window, 0)) :]
-            if step.gradients and step.window in recorded:
+            if step.gradients:
                 self.windows.append(WindowWeights(engine, step, runs, self.skeletons, self.lengths))
         modes = engine.modes  # with a mode of its own, evaluation is no training
         self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -92,6 +94,29 @@ class BackwardPass:
     before: int = 0
 
 
+def together(updates: Sequence[Update]) -> list[Update]:
+    """The steps of a run, where those of several optimizers with no backward pass between them are one.
+
+    They are where the same optimizers, each with weights of its own, step so each time, and once.
+    """
+    groups: dict[tuple[int, int], list[Update]] = {}
+    for update in updates:
+        groups.setdefault((update.window, update.until), []).append(update)
+    found = [[one.optimizer for one in group] for group in groups.values()]
+    shared = any(set(a.order) & set(b.order) for group in groups.values() for a, b in combinations(group, 2))
+    if shared or any(sorted(one) != sorted(set(found[0])) for one in found):
+        return list(updates)
+    return [reduce(_with, group) for group in groups.values()]
+
+
+def _with(one: Update, other: Update) -> Update:
+    return replace(
+        one, gradients=one.gradients | other.gradients, after=one.after | other.after, leaves=one.leaves | other.leaves,
+        begun_with={**one.begun_with, **other.begun_with}, order=(*one.order, *other.order),
+        optimizer=min(one.optimizer, other.optimizer),
+    )  # fmt: skip
+
+
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
     return set(terms.found((term for value in update.gradients.values() for term in value), LEAVES))
@@ -155,6 +180,11 @@ class RunFacts:
     last_rates: list[float] = field(default_factory=list)
     fixed: dict[Location, None] = field(default_factory=dict)
     passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def unscaled_of(self, step: Update) -> tuple[Fraction, Powers] | None:
+        """By what a loss scaler multiplied the gradients of a step, or of those that are one with it."""
+        own = (at for at, one in enumerate(self.updates) if (one.window, one.until) == (step.window, step.until))
+        return next((self.unscaled[at] for at in own if at in self.unscaled), None)
 
     @property
     def losses(self) -> list[float]:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.protocol.held_state import HeldState
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.record.patches import Nested, params_of, states
 from gradproof.shadow.whole.facts import BackwardPass
@@ -63,6 +64,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.overwritten: Location | None = None
         self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
+        self.held = HeldState(lambda change: None, {})
 
     def _origin(self, number: float, single: bool) -> tuple[Fraction, Powers] | None:
         """What a plain number is made of, by the line that gives it to an operator; a backward pass has none."""
@@ -99,7 +101,11 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             if not self.closed and (spec := spec_of(func)) is not None:
                 reads(self, func, spec, args, kwargs)
             return func(*args, **kwargs)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        out, spec = super().__torch_dispatch__(func, types, args, kwargs), spec_of(func)
+        trained = self.in_backward or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        if spec is not None and not (trained or self.stepping or self.loading or self.closed):
+            self.held.operated(spec, args, kwargs, out)
+        return out
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
@@ -212,6 +218,8 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return
         super().exported(tensor, found, foreign)
         self.places.written(tensor)
+        if not self.closed and not self.stepping:
+            self.held.exported(tensor)
         if self.closed or not self.awake or not self.knows(tensor):
             return
         if not self.in_backward:
