@@ -8,10 +8,11 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def on_path(reach: str, lines: Sequence[str]) -> str:
     return f"{ON_PATH[reach]}{values_read(lines)}" if lines and reach in ON_PATH else reach
 
 
+def spans(numbers: Iterable[int], total: str = "") -> str:
+    """Windows of a run, counted from 1, in words: `windows 1 to 3, 7 of 24`."""
+    apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
+    found = [[number + 1 for _, number in pairs] for _, pairs in apart]
+    parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
+    several = len(found) > 1 or any(len(one) > 1 for one in found)
+    of = f" of {total}" if total else ""
+    return f"window{'s' * several} {', '.join(parts)}{of}" if parts else "no window"
+
+
+def judged_windows(judged: Collection[int], total: str, drawn: Collection[int], seed: int, rest: str) -> str:
+    """The windows that a verification judges, for its first lines. `rest`: what is known of all others."""
+    by = f" ({spans(drawn)} drawn by seed {seed})" if drawn else ""
+    return f"{spans(judged, total)}{by}; {rest}"
+
+
 def values_read(lines: Sequence[str]) -> str:
     """The lines at which values were read, each once, for the end of a reach; empty where there are none."""
     named = list(dict.fromkeys(lines))
@@ -113,6 +130,8 @@ class Verification:
     """A whole verification, as plain data but for the outcomes and places.
 
     `allow_undecided` are the obligations that the user lets stand undecided: they do not keep the exit from MET.
+    `windows`: those that are judged, in words. `taken`: what this run does not show and the judge took for so, as
+    `the 4 at train.py:9 is taken for N`; the first lines say both.
     """
 
     subject: str
@@ -121,6 +140,8 @@ class Verification:
     events: list[dict[str, Any]] = field(default_factory=list)
     weights: list[dict[str, Any]] = field(default_factory=list)
     rounding: list[dict[str, Any]] = field(default_factory=list)
+    windows: str = ""
+    taken: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)
