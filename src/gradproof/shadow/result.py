@@ -39,6 +39,8 @@ ROWS: dict[str, tuple[str, str]] = {
 """Obligations that a recorded step can discharge, in the order of the report: name beside the id, and what it says."""
 OBLIGATIONS = {obligation: words for obligation, (_, words) in ROWS.items()}
 NAMES = {obligation: name for obligation, (name, _) in ROWS.items()}
+OF_EVENTS = OBLIGATIONS.keys() - {"GA-INV-001", "GA-INV-004"}
+"""What a window of other events may break."""
 WHERE_DUE = ("GA-SYNC-001", "GA-TOK-001")
 """Those that only some steps have: of several ranks, or with a loss that counts tokens."""
 
@@ -87,6 +89,18 @@ def judged_windows(judged: Collection[int], total: str, drawn: Collection[int], 
     """The windows that a verification judges, for its first lines. `rest`: what is known of all others."""
     by = f" ({spans(drawn)} drawn by seed {seed})" if drawn else ""
     return f"{spans(judged, total)}{by}; {rest}"
+
+
+def leave_open(results: Iterable[Result], others: Sequence[tuple[int, int, str]], how: str, help: str) -> None:
+    """What windows may break that are like none that is judged does not hold.
+
+    `others`: how many they are, the first of them, and in what they differ. `how`: what was not done to them.
+    """
+    for count, at, reason in others[:1]:
+        more = f" and {count - 1} more like it were" if count > 1 else " was"
+        for result in (one for one in results if one.outcome is Outcome.HOLDS and one.obligation in OF_EVENTS):
+            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
+            result.reason, result.help = f"window {at + 1}{more} not {how}: it {reason}", help
 
 
 def values_read(lines: Sequence[str]) -> str:

@@ -51,6 +51,7 @@ from gradproof.shadow.result import (
     Verification,
     assuming,
     judged_windows,
+    leave_open,
     spans,
 )
 from gradproof.shadow.verify.losses import close
@@ -67,8 +68,6 @@ RESTS_ON = {
     "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
 }  # fmt: skip
 """What does not hold where one of others is refuted."""
-OF_EVENTS = RESTS_ON.keys() - {"GA-INV-001"} | {*WINDOW}
-"""What a window of other events may break."""
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
 MOST_AHEAD = 4096
 """So many batches that a script reads before it trains on them are known where a later window is recorded."""
@@ -294,15 +293,10 @@ class ScriptWatch(Monitor):
     def _unlike(self, results: Mapping[str, Result]) -> None:
         """What a window may break that was not recorded, and is like none that was, does not hold."""
         self.others = list(self.run.others())
-        if not self.others:
-            return
-        (count, at, reason), *_ = named = self.others[:MOST_NAMED]
-        numbers = {n for n in self.run.recorded if n < self.run.windows} | {at for _, at, _ in named}
-        option = f"--windows-at {','.join(map(str, sorted(numbers)))}"
-        more = f" and {count - 1} more like it were" if count > 1 else " was"
-        for result in (one for name, one in results.items() if one.outcome is Outcome.HOLDS and name in OF_EVENTS):
-            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
-            result.reason, result.help = f"window {at + 1}{more} not recorded: it {reason}", f"record it: {option}"
+        named = {at for _, at, _ in self.others[:MOST_NAMED]}
+        numbers = {number for number in self.run.recorded if number < self.run.windows} | named
+        option = f"record it: --windows-at {','.join(map(str, sorted(numbers)))}"
+        leave_open(results.values(), self.others, "recorded", option)
 
     def _total(self) -> str:
         """The windows of the run, in words: those of a run that was shortened are no whole run."""
