@@ -315,8 +315,8 @@ class ScriptWatch(Monitor):
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, self._total())}"
         rest = run.windows - len(recorded)
+        alike = rest - sum(count for count, _, _ in self.others) - run.more
         if recorded and rest:
-            alike = rest - sum(count for count, _, _ in self.others) - run.more
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line, "

@@ -18,13 +18,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.record.checksums import checksum, plain
+from gradproof.shadow.record.checksums import plain
 
 Fact = tuple[Any, ...]
 """A kind, and the place: a line, the form of the loss there and a place in that."""
+Path = tuple[str, ...]
+"""Names of operators of autograd, from a loss downwards."""
 Noted = frozenset[tuple[Fact, Any]]
 ROWS, GIVEN, FORM, NUMBER, MODES = "rows", "given", "form", "number", "modes"
-AGAIN, HELD, KEPT, TOUCHED = "again", "held", "kept", "touched"
+AGAIN, KEPT, TOUCHED = "again", "kept", "touched"
 DEEP = 64
 """Operators of a loss that are looked at."""
 SAMPLED = 4096
@@ -48,8 +50,8 @@ def _most(value: Any, known: Set[Any]) -> bool:
     return bool(value > max(known))
 
 
-def _shown(form: Sequence[str]) -> str:
-    return " of ".join(name.removesuffix("Backward") for name in form) or "a number"
+def _shown(form: Set[Sequence[str]]) -> str:
+    return " and ".join(sorted(" of ".join(name.removesuffix("Backward") for name in path) for path in form))
 
 
 Rule = tuple[Callable[[Any, Set[Any]], bool], Callable[[Fact, Any, Set[Any]], str]]
@@ -75,8 +77,7 @@ RULES: Mapping[str, Rule] = {
             f"{' or '.join(map(str, sorted({len(one) for one in due})))}"
         ),
     ),
-    HELD: (_most, lambda _, by, due: f"begins with {by} gradients where the recorded ones have {max(due)}"),
-    KEPT: (_most, lambda _, by, due: f"begins with {by} gradients as the step before it left them"),
+    KEPT: (_most, lambda _, by, due: f"begins with {by} x gradient that was there at the step before it"),
     TOUCHED: (
         _one,
         lambda _, by, due: (
@@ -180,14 +181,13 @@ class Looks:
         if found is not None:
             form, numbers = found
             note(form, FORM, at)
-            for n, (name, number) in enumerate(numbers):
-                note(number, NUMBER, at, name, form, n)
+            for path, number in numbers:
+                note(number, NUMBER, at, SCALING[path[-1]], path)
 
     def gradients(self, first: bool, now: Mapping[int, Any]) -> None:
         """A backward pass begins with these gradients. `first`: after a step."""
         kept = sum(now.get(key) == one for key, one in self.after.items())
         if first:
-            self.facts.note(len(now), HELD)
             self.facts.note(kept, KEPT)
         elif self.after:
             self.facts.note(len(self.after) - kept, TOUCHED)
@@ -196,7 +196,11 @@ class Looks:
         """A step, or a backward pass, leaves these gradients."""
         self.after = now
         if stepped:
-            self._data.clear()
+            self.anew()
+
+    def anew(self) -> None:
+        """A window, or an iteration over a data loader, has ended: its rows may come again."""
+        self._data.clear()
 
 
 def held_by(tensor: Tensor) -> Iterator[tuple[Any, Callable[[], Any]]]:
@@ -206,31 +210,35 @@ def held_by(tensor: Tensor) -> Iterator[tuple[Any, Callable[[], Any]]]:
         yield (*where, tensor._version), weakref.ref(tensor if tensor._base is None else tensor._base)
     least = 8 if tensor.is_floating_point() else 32
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() >= least:
-        some = tensor.detach().flatten()[:SAMPLED]
-        if bool((some != some[0]).any()) and (held := checksum(some)) is not None:
-            yield (tensor.shape, tensor.dtype, int(held)), lambda: None
+        held = tensor.detach().flatten()[:SAMPLED].view(torch.uint8).numpy().tobytes()
+        if held != held[: tensor.element_size()] * (len(held) // tensor.element_size()):  # not one number everywhere
+            yield (tensor.shape, tensor.dtype, hash(held)), lambda: None
 
 
-def form_of(roots: Iterable[Tensor], scale: Any) -> tuple[tuple[str, ...], list[tuple[str, float | None]]] | None:
-    """The operators from what backward was handed down to the first that is no sum or product, and their numbers.
+def form_of(roots: Iterable[Tensor], scale: Any) -> tuple[Set[Path], list[tuple[Path, float | None]]] | None:
+    """The ways from what backward was handed to the first operators that are no sums or products, and their numbers.
 
-    None where a compiler made one: no window that is recorded has those. `scale` is the number of a loss scaler.
+    A way is the products and quotients that lead there, however many summands there are, and where it ends. None where
+    a compiler made one: no window that is recorded has those. `scale` is the number of a loss scaler.
     """
-    stack, form, numbers = [root.grad_fn for root in roots][::-1], list[str](), list[tuple[str, float | None]]()
+    stack: list[tuple[Any, Path]] = [(root.grad_fn, ()) for root in roots]
+    form, numbers, seen = set[Path](), list[tuple[Path, float | None]](), 0
     with torch.no_grad(), _disable_current_modes():
-        while stack and len(form) < DEEP:
-            node: Any = stack.pop()
+        while stack and (seen := seen + 1) < DEEP:
+            node, path = stack.pop()
             name = type(node).__name__.rstrip("0123456789")
-            if name.startswith("Compiled"):
+            if node is None or name.startswith("Compiled"):
                 return None
-            kids = [kid for kid, _ in node.next_functions if kid is not None] if node is not None else []
-            if name not in PASSING:
-                form.append(name)
+            kids = [kid for kid, _ in node.next_functions if kid is not None]
+            if name in SCALING:
+                path = (*path, name)
             if name in SCALING and len(kids) == 1:
-                numbers.append((SCALING[name], _number(node, scale)))
+                numbers.append((path, _number(node, scale)))
             if name in PASSING | SCALING.keys() | ADDING:
-                stack += kids[::-1]
-    return tuple(form), numbers
+                stack += [(kid, path) for kid in kids]
+            else:
+                form.add((*path, name))
+    return frozenset(form), numbers
 
 
 def _number(node: Any, scale: Any) -> float | None:

@@ -257,6 +257,7 @@ class Monitor(KeptWindows):
         except StopIteration:
             found.ended, self._iteration = True, found
             found.held.clear()
+            self.looks.anew()
             raise
         found.read, found.since = found.read + 1, 0
         found.rows = rows_of(batch)
@@ -265,6 +266,7 @@ class Monitor(KeptWindows):
         self.gave(batch)
         if found.complete:
             found.held.clear()
+            self.looks.anew()
         return batch
 
     def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
