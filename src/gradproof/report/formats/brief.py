@@ -117,7 +117,7 @@ def _not_held(v: Verification) -> Iterator[Line]:
     ordered = urgent(v)
     effect = DECISION[Expect.HOLDS, v.outcome]
     yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
-    yield from _given(v)
+    yield from _given(v) if effect is Effect.OPEN else ()
     if not ordered or ordered[0].effect is not Effect.DISCHARGED:  # as of a script that failed at its end
         yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
     for block in ordered[1:]:

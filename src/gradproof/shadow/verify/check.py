@@ -111,7 +111,8 @@ def check_whole(
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
         elsewhere(step, request, best, group, *given)
     rest = "later windows are not judged"
-    if group.size == 1 and best.held and not (request.fake or request.tables):
+    broken = any(result.outcome is Outcome.REFUTED for result in best.results)
+    if group.size == 1 and best.held and not (broken or request.fake or request.tables):
         ran, others = later(step, request, best)
         if others and not last:
             more = min(others[0][1] + 1, request.windows + LATER)
