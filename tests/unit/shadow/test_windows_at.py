@@ -218,6 +218,16 @@ def test_a_right_loop_has_no_window_that_differs(name: str) -> None:
     assert made.windows.startswith("windows 1 to 3")
 
 
+def test_that_rows_are_looked_at_is_no_read_of_them() -> None:
+    """Token ids are known again by their bytes, which the engine does not see."""
+    body = "\nmodel = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))\nT, L = torch.randint(9, (2, 32, 2, 16))\n"
+    body += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    made = "model(T[4 * w + i]).flatten(0, 1), L[4 * w + i].flatten()"
+    body += loop(f"(nn.functional.cross_entropy({made}) / 4).backward()")
+    result = watched(body, None).result("GA-EQ-001")
+    assert (result.outcome, "path" in result.reach) == (HOLDS, False)
+
+
 def test_further_windows_are_drawn_by_a_seed_that_is_named() -> None:
     body = loop().replace("range(8)", "range(11)").replace("4 * w + i", "(4 * w + i) % 40")
     made = watched(body, None)

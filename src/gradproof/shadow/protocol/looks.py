@@ -27,6 +27,7 @@ Path = tuple[str, ...]
 Noted = frozenset[tuple[Fact, Any]]
 ROWS, GIVEN, FORM, NUMBER, MODES = "rows", "given", "form", "number", "modes"
 AGAIN, KEPT, TOUCHED = "again", "kept", "touched"
+NUMPY = Tensor.numpy  # an engine that follows a run sees who calls the method
 DEEP = 64
 """Operators of a loss that are looked at."""
 SAMPLED = 4096
@@ -210,7 +211,7 @@ def held_by(tensor: Tensor) -> Iterator[tuple[Any, Callable[[], Any]]]:
         yield (*where, tensor._version), weakref.ref(tensor if tensor._base is None else tensor._base)
     least = 8 if tensor.is_floating_point() else 32
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() >= least:
-        held = tensor.detach().flatten()[:SAMPLED].view(torch.uint8).numpy().tobytes()
+        held = NUMPY(tensor.detach().flatten()[:SAMPLED].view(torch.uint8)).tobytes()
         if held != held[: tensor.element_size()] * (len(held) // tensor.element_size()):  # not one number everywhere
             yield (tensor.shape, tensor.dtype, hash(held)), lambda: None
 
