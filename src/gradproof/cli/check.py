@@ -243,7 +243,10 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--accum-steps", type=click.IntRange(1), help="Micro-batches of a window.  [default: as the run shows]")
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
-@click.option("--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: first, last]")
+@click.option(
+    "--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: first, last, drawn]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws two further windows to record.")
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End the script after N windows.")
 @result
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")

@@ -8,10 +8,11 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ ROWS: dict[str, tuple[str, str]] = {
 """Obligations that a recorded step can discharge, in the order of the report: name beside the id, and what it says."""
 OBLIGATIONS = {obligation: words for obligation, (_, words) in ROWS.items()}
 NAMES = {obligation: name for obligation, (name, _) in ROWS.items()}
+OF_EVENTS = OBLIGATIONS.keys() - {"GA-INV-001", "GA-INV-004"}
+"""What a window of other events may break."""
 WHERE_DUE = ("GA-SYNC-001", "GA-TOK-001")
 """Those that only some steps have: of several ranks, or with a loss that counts tokens."""
 
@@ -70,6 +73,34 @@ def named(obligation: str) -> str:
 def on_path(reach: str, lines: Sequence[str]) -> str:
     """A reach where values were read at these lines (`file:line`)."""
     return f"{ON_PATH[reach]}{values_read(lines)}" if lines and reach in ON_PATH else reach
+
+
+def spans(numbers: Iterable[int], total: str = "") -> str:
+    """Windows of a run, counted from 1, in words: `windows 1 to 3, 7 of 24`."""
+    apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
+    found = [[number + 1 for _, number in pairs] for _, pairs in apart]
+    parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
+    several = len(found) > 1 or any(len(one) > 1 for one in found)
+    of = f" of {total}" if total else ""
+    return f"window{'s' * several} {', '.join(parts)}{of}" if parts else "no window"
+
+
+def judged_windows(judged: Collection[int], total: str, drawn: Collection[int], seed: int, rest: str) -> str:
+    """The windows that a verification judges, for its first lines. `rest`: what is known of all others."""
+    by = f" ({spans(drawn)} drawn by seed {seed})" if drawn else ""
+    return f"{spans(judged, total)}{by}; {rest}"
+
+
+def leave_open(results: Iterable[Result], others: Sequence[tuple[int, int, str]], how: str, help: str) -> None:
+    """What windows may break that are like none that is judged does not hold.
+
+    `others`: how many they are, the first of them, and in what they differ. `how`: what was not done to them.
+    """
+    for count, at, reason in others[:1]:
+        more = f" and {count - 1} more like it were" if count > 1 else " was"
+        for result in (one for one in results if one.outcome is Outcome.HOLDS and one.obligation in OF_EVENTS):
+            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
+            result.reason, result.help = f"window {at + 1}{more} not {how}: it {reason}", help
 
 
 def values_read(lines: Sequence[str]) -> str:
@@ -113,6 +144,8 @@ class Verification:
     """A whole verification, as plain data but for the outcomes and places.
 
     `allow_undecided` are the obligations that the user lets stand undecided: they do not keep the exit from MET.
+    `windows`: those that are judged, in words. `taken`: what this run does not show and the judge took for so, as
+    `the 4 at train.py:9 is taken for N`; the first lines say both.
     """
 
     subject: str
@@ -121,6 +154,8 @@ class Verification:
     events: list[dict[str, Any]] = field(default_factory=list)
     weights: list[dict[str, Any]] = field(default_factory=list)
     rounding: list[dict[str, Any]] = field(default_factory=list)
+    windows: str = ""
+    taken: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     uncovered: list[str] = field(default_factory=list)

@@ -170,3 +170,24 @@ def test_a_hook_of_gradproof_is_gone_after_the_calls() -> None:
     said(train)
     assert not optimizers._global_optimizer_post_hooks
     assert not by_patches()
+
+
+def late(run: Any, wrong: str) -> None:
+    """A loop that is right for two windows, and `wrong` from the third one on."""
+    model, b, n = nn.Linear(3, 2), run.micro_batch_size, run.accum_steps
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    xs, ys = torch.randn(run.samples, 3), torch.randn(run.samples, 2)
+    for i in range(run.micro_batches):
+        now = wrong if i >= 2 * n else ""
+        x, y = xs[i * b : (i + 1) * b][now == "rows" :], ys[i * b : (i + 1) * b][now == "rows" :]
+        (F.mse_loss(model(x), y) / (1 if now == "share" else n)).backward()
+        if (i + 1) % n == 0 or now == "steps":
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("wrong", ["share", "rows", "steps", ""])
+def test_windows_after_the_judged_ones_run_once_more_and_one_that_differs_is_judged(wrong: str) -> None:
+    made = verify.check(lambda run: late(run, wrong))
+    assert made.outcome is (Outcome.REFUTED if wrong else Outcome.HOLDS)
+    assert made.windows.startswith("windows 1 to 3" if wrong else "windows 1 to 2; 3 of 3 later ones have the events")

@@ -14,10 +14,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.report.formats import brief
+from gradproof.shadow.process.watch import drawn
+from gradproof.shadow.protocol.looks import form_of
 from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
 from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify import division
+from gradproof.shadow.verify.one_run import OneRun
 from tests.checked import watch
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -162,6 +166,96 @@ def test_a_late_bug_is_seen_where_it_is_recorded(name: str) -> None:
     assert found.outcome is REFUTED if line else found.outcome is not HOLDS
     assert line in line_of(made, obligation)
     assert made.result("GA-EQ-001").outcome is not HOLDS
+
+
+LATE_BUGS = {
+    "a summand": loop("(one(4 * w + i) + (w == 5) * one(4 * w + i).pow(2) if w == 5 else one(4 * w + i)).backward()"),
+    "a factor": loop("(one(4 * w + i) * 1.0 if w != 5 else one(4 * w + i) * 0.5).backward()"),
+    "evaluation": loop(last="model.eval() if w == 4 else 0"),
+    "the same rows": loop("one(4 * w + i if w != 5 else 4 * w).backward()"),
+    "a copy of the same rows": loop("one(torch.tensor(4 * w + i if w != 5 else 4 * w)).backward()"),
+    "fewer rows": loop("F(model(X[4 * w + i][w == 5:]), Y[4 * w + i][w == 5:]).div(4).backward()").replace(
+        "F(", "nn.functional.mse_loss("
+    ),
+    "a part is zeroed": loop(after="[p.grad.zero_() for p in list(model.parameters())[2 * (w == 4):]]"),
+    "written by hand": loop(
+        "one(4 * w + i).backward()\n        if w == 5 and i == 1: [p.grad.mul_(0.5) for p in model.parameters()]"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE_BUGS)
+def test_a_late_bug_of_the_same_events_leaves_what_it_may_break_undecided(name: str) -> None:
+    """Its loss, rows, modes or gradients are not those of a recorded window."""
+    made = watched(LATE_BUGS[name], None)
+    assert made.result("GA-EQ-001").outcome is Outcome.UNKNOWN
+    assert (
+        "was not recorded" in made.result("GA-EQ-001").reason or "were not recorded" in made.result("GA-EQ-001").reason
+    )
+    assert made.code == EXIT_CODE[Exit.OPEN]
+
+
+LATE_RIGHT = {
+    "a loss scaler that grows": VARIANTS["a scaler"],
+    "dropout": loop().replace("\nfor w", "\nmodel = nn.Sequential(model, nn.Dropout(0.5))\nfor w", 1),
+    "a validation": loop(after="optimizer.zero_grad()\n    model.eval(); model(X[w]).sum().item(); model.train()"),
+    "zeroed to zeros": VARIANTS["zeroed to zeros"],
+    "batches of several sizes": "\nsizes = [2, 1, 2, 2] * 8\n"
+    + loop(
+        "(nn.functional.mse_loss(model(X[4 * w + i][:sizes[w + i]]), Y[4 * w + i][:sizes[w + i]], reduction='sum')"
+        " / sum(sizes[w:w + 4]) / 2).backward()"
+    ),
+    "a number of parts": loop("sum(one(4 * w + i, 4 * (w + 1)) for _ in range(w + 1)).backward()"),
+    "several epochs": LOADED.format(size=8),
+}
+
+
+@pytest.mark.parametrize("name", LATE_RIGHT)
+def test_a_right_loop_has_no_window_that_differs(name: str) -> None:
+    """Numbers and rows that differ from window to window say nothing."""
+    made = watched(LATE_RIGHT[name], None)
+    assert not any("not recorded: it" in result.reason for result in made.results), made.windows
+    assert made.windows.startswith("windows 1 to 3")
+
+
+def test_that_rows_are_looked_at_is_no_read_of_them() -> None:
+    """Token ids are known again by their bytes, which the engine does not see."""
+    body = "\nmodel = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))\nT, L = torch.randint(9, (2, 32, 2, 16))\n"
+    body += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    made = "model(T[4 * w + i]).flatten(0, 1), L[4 * w + i].flatten()"
+    body += loop(f"(nn.functional.cross_entropy({made}) / 4).backward()")
+    result = watched(body, None).result("GA-EQ-001")
+    assert (result.outcome, "path" in result.reach) == (HOLDS, False)
+
+
+def test_further_windows_are_drawn_by_a_seed_that_is_named() -> None:
+    body = loop().replace("range(8)", "range(11)").replace("4 * w + i", "(4 * w + i) % 40")
+    made = watched(body, None)
+    assert drawn(0, 3) == {9, 38}
+    assert drawn(1, 3) != drawn(0, 3)
+    assert made.windows.startswith(
+        "windows 1 to 3, 10 of 11 (window 10 drawn by seed 0); 7 of the other 7 have the events"
+    )
+    assert made.result("GA-EQ-001").outcome is HOLDS
+    assert made.windows in "\n".join(line.text for line in brief.lines(made))
+
+
+def test_what_the_judge_took_for_so_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OneRun, "taken", lambda _: ["the 4 at train.py:9 is taken for N"])
+    made = watched(loop(), None)
+    assert made.taken == ["the 4 at train.py:9 is taken for N"]
+    assert brief.text(made).splitlines()[2] == "  taken: the 4 at train.py:9 is taken for N"
+
+
+def test_a_form_is_the_ways_to_the_parts_of_a_loss() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    part = (weight * 2).mean()
+    once, often = ((sum(part for _ in range(n)) * 0.5).div(4) for n in (1, 5))
+    (form, numbers), more = form_of([once], None) or ((), []), form_of([often], None)
+    assert form == {("DivBackward", "MulBackward", "MeanBackward")} == (more or [()])[0]
+    assert [number for _, number in numbers] == [4, 0.5]
+    scale = torch.tensor(8.0)
+    assert [number for _, number in (form_of([part * scale], scale) or ((), []))[1]] == [None]
 
 
 @pytest.mark.parametrize("name", [name for name in BUGS if name != "share"])

@@ -74,6 +74,7 @@ def _held(v: Verification) -> Iterator[Line]:
     held = [r for r in v.results if r.outcome is Outcome.HOLDS]
     said = f"{counted(v)}{_length(v)}"
     yield Line(f"{one_line(v.subject)}: {said}", f"{title(v)} ", STYLE[Effect.DISCHARGED], firm=True)
+    yield from _given(v)
     ordered = sorted(held, key=lambda r: [one.reach for one in held].index(r.reach))
     for reach, some in groupby(ordered, key=lambda r: r.reach):
         yield _reaching(near(reach), list(some))
@@ -86,6 +87,14 @@ def _held(v: Verification) -> Iterator[Line]:
         yield Line("; ".join(assumed), "assumed: ")
     if said := _next(v):
         yield Line(said, "next: ")
+
+
+def _given(v: Verification) -> Iterator[Line]:
+    """The windows that are judged, and what is taken for so: no text that is cut."""
+    if v.windows:
+        yield Line(one_line(v.windows), "judged: ", "", 2, firm=True)
+    if v.taken:
+        yield Line("; ".join(map(near, v.taken)), "taken: ", "", 2, firm=True)
 
 
 def not_judged(v: Verification) -> list[str]:
@@ -108,6 +117,7 @@ def _not_held(v: Verification) -> Iterator[Line]:
     ordered = urgent(v)
     effect = DECISION[Expect.HOLDS, v.outcome]
     yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
+    yield from _given(v) if effect is Effect.OPEN else ()
     if not ordered or ordered[0].effect is not Effect.DISCHARGED:  # as of a script that failed at its end
         yield from _whole(ordered[0], v) if ordered else [Line(UNDECIDED)]
     for block in ordered[1:]:

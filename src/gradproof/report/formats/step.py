@@ -183,6 +183,8 @@ def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
     called = plural(sum(v.operators.values()), "time")
     yield "Operators", [f"{plural(len(v.operators), 'operator')}, called {called}"] if v.operators else []
     yield "Operators taken as arbitrary values", v.havocked
+    yield "Judged", [v.windows] if v.windows else []
+    yield "Taken", v.taken
     yield "Assumptions", v.assumptions
     yield "Notes", v.notes
     yield "Versions", [", ".join(f"{name} {version}" for name, version in v.versions.items())] if v.versions else []

@@ -12,6 +12,7 @@ decided.
 
 from __future__ import annotations
 
+import random
 import sys
 import weakref
 from collections import Counter, deque
@@ -40,8 +41,19 @@ from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling, left
 from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, Event
 from gradproof.shadow.record.checksums import checksum
 from gradproof.shadow.request import LAST, chosen, expected_obligations
-from gradproof.shadow.result import FUNCTION, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, assuming
-from gradproof.shadow.verify.one_run import OneRun, spans
+from gradproof.shadow.result import (
+    FUNCTION,
+    NO_LOSS,
+    OBLIGATIONS,
+    RECORDED,
+    Result,
+    Verification,
+    assuming,
+    judged_windows,
+    leave_open,
+    spans,
+)
+from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
@@ -54,11 +66,11 @@ RESTS_ON = {
     "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
 }  # fmt: skip
 """What does not hold where one of others is refuted."""
-OF_EVENTS = RESTS_ON.keys() - {"GA-INV-001"} | {*WINDOW}
-"""What a window of other events may break."""
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
 MOST_AHEAD = 4096
 """So many batches that a script reads before it trains on them are known where a later window is recorded."""
+DRAWN = 1, 4
+"""One window is drawn among those that follow the first ones, and one among four times as many."""
 MOST_NAMED = 4
 """Windows that are like no recorded one, and that an option is shown for."""
 BLIND = (
@@ -81,8 +93,8 @@ class ScriptWatch(Monitor):
     """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
-    micro-batch of the window after it; by default the first `windows`, and the last one of the first epoch. Meanwhile
-    torch is as it was, but for hooks.
+    micro-batch of the window after it; by default the first `windows`, the last one of the first epoch, and those that
+    `seed` draws. Meanwhile torch is as it was, but for hooks.
     After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the
     verification, and raises SystemExit.
     """
@@ -91,12 +103,15 @@ class ScriptWatch(Monitor):
         self, accum_steps: int | None = None, windows: int = 3, windows_at: str | None = None, **options: Any
     ) -> None:
         self.stop_after: int | None = options.pop("stop_after", None)
+        self.seed: int = options.pop("seed", 0)
         self.stopping: Callable[[], None] = lambda: None
         self.failed: Reason | None = None
         windows = min(windows, self.stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
         self.asked, self.named = windows, windows_at is not None
-        self.chosen = frozenset([*range(windows), LAST]) if windows_at is None else chosen(windows_at)
+        self.drawn = drawn(self.seed, windows) if windows_at is None else frozenset[int]()
+        first = frozenset([*range(windows), LAST]) | self.drawn
+        self.chosen = first if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
         self.engine.reaching, self.engine.held = self.details.reaching, self.details.state
@@ -229,6 +244,7 @@ class ScriptWatch(Monitor):
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         results = {one.obligation: one for one in judge.results()}
         found.assumptions += [*judge.assumptions(), *ruling.assumptions()] if results else []
+        found.taken = judge.taken() if results else []
         decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
         found.weights = judge.shares() if "GA-EQ-001" in decided else []
         for one in results.values():
@@ -270,15 +286,10 @@ class ScriptWatch(Monitor):
     def _unlike(self, results: Mapping[str, Result]) -> None:
         """What a window may break that was not recorded, and is like none that was, does not hold."""
         self.others = list(self.run.others())
-        if not self.others:
-            return
-        (count, at, reason), *_ = named = self.others[:MOST_NAMED]
-        numbers = {n for n in self.run.recorded if n < self.run.windows} | {at for _, at, _ in named}
-        option = f"--windows-at {','.join(map(str, sorted(numbers)))}"
-        more = f" and {count - 1} more like it were" if count > 1 else " was"
-        for result in (one for name, one in results.items() if one.outcome is Outcome.HOLDS and name in OF_EVENTS):
-            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
-            result.reason, result.help = f"window {at + 1}{more} not recorded: it {reason}", f"record it: {option}"
+        named = {at for _, at, _ in self.others[:MOST_NAMED]}
+        numbers = {number for number in self.run.recorded if number < self.run.windows} | named
+        option = f"record it: --windows-at {','.join(map(str, sorted(numbers)))}"
+        leave_open(results.values(), self.others, "recorded", option)
 
     def _total(self) -> str:
         """The windows of the run, in words: those of a run that was shortened are no whole run."""
@@ -287,7 +298,7 @@ class ScriptWatch(Monitor):
     def _disclose(self, found: Verification) -> None:
         """Say of which windows the results are, and what is known of the others."""
         run, words = self.run, sorted(self.chosen, key=lambda word: (word == LAST, word))
-        found.config |= {"windows_at": words} if self.named else {"windows": self.asked}
+        found.config |= {"windows_at": words} if self.named else {"windows": self.asked, "seed": self.seed}
         recorded = [number for number in run.recorded if number < run.windows]
         if self.stopped:
             found.config["stopped_after"] = self.stopped
@@ -297,12 +308,18 @@ class ScriptWatch(Monitor):
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, self._total())}"
         rest = run.windows - len(recorded)
+        alike = rest - sum(count for count, _, _ in self.others) - run.more
         if recorded and rest:
-            alike = rest - sum(count for count, _, _ in self.others) - run.more
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
-                "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
+                "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line, "
+                "rows, losses and modes alike"
             )
+        if recorded:
+            others = f"{alike} of the other {rest} have the events of these, and none of them is judged"
+            others = others if rest else "there is no other"
+            drawn = self.drawn.intersection(recorded)
+            found.windows = judged_windows(recorded, self._total(), drawn, self.seed, others)
         numbers = {word for word in words if isinstance(word, int)} | run.recorded
         for number in sorted(numbers if self.named else ()):
             if number >= run.windows or number not in run.recorded:
@@ -311,6 +328,12 @@ class ScriptWatch(Monitor):
         if self.named and LAST in words and not self.ended:
             why = "the run has no window after its length was known" if self.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
+
+
+def drawn(seed: int, windows: int) -> frozenset[int]:
+    """Further windows that are recorded, by a seed: how many a run has is not known when it begins."""
+    numbers, least = random.Random(seed), max(windows, 2)
+    return frozenset(numbers.randrange(least * by, least * 4 * by) for by in DRAWN)
 
 
 def beside_refuted(results: Mapping[str, Result]) -> None:

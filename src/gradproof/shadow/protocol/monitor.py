@@ -31,7 +31,8 @@ from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.protocol import run_events as kinds
 from gradproof.shadow.protocol.handed import KeptWindows, ReportedLoss, handed
-from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, world_of
+from gradproof.shadow.protocol.looks import Looks
+from gradproof.shadow.protocol.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, held, world_of
 from gradproof.shadow.record.patches import CLIPS, Nested, Patches, all_subclasses, params_of
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
@@ -103,6 +104,7 @@ class Monitor(KeptWindows):
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()
+        self.looks = Looks(self.run.facts)
         self.details = WindowDetails(self.run)
         self.passes = self.stopped = 0  # stopped: the windows after which the script was ended
 
@@ -126,6 +128,8 @@ class Monitor(KeptWindows):
             stack.callback(register_optimizer_step_post_hook(self._after_step).remove)
             self.look()
             stack.callback(self._settled)
+            self.looks.wait()
+            stack.callback(self.looks.end)
             patches.function(torch.autograd.graph._engine_run_backward, self._backward)
             for name in CLIPS:
                 if hasattr(torch.nn.utils.clip_grad, name):
@@ -227,6 +231,7 @@ class Monitor(KeptWindows):
             seen.mode = module.training if weighs else seen.mode
             seen.called[id(module), seen.mode] += 1
         seen.each[id(module), seen.mode] += weighs
+        self.looks.ran(module)
         if seen.size is None or (module.training and not seen.trains):
             seen.size, seen.trains = (rows_of(args), FORWARD), module.training
 
@@ -246,6 +251,7 @@ class Monitor(KeptWindows):
         except StopIteration:
             found.ended, self._iteration = True, found
             found.held.clear()
+            self.looks.anew()
             raise
         found.read, found.since = found.read + 1, 0
         found.rows = rows_of(batch)
@@ -254,6 +260,7 @@ class Monitor(KeptWindows):
         self.gave(batch)
         if found.complete:
             found.held.clear()
+            self.looks.anew()
         return batch
 
     def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
@@ -291,6 +298,8 @@ class Monitor(KeptWindows):
             if not self.inside:
                 if accumulate_grad:
                     self.details.sums.arrived(self.details.leaves)
+                    self.looks.left(held(self.parameters()), False)
+                    self.looks.wait()
                 self.turned()
         if not inner:
             self.passed()
@@ -299,8 +308,10 @@ class Monitor(KeptWindows):
     def _arriving(self, roots: list[Tensor], inputs: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
         it = self._iteration or Iteration()
-        held = sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0
-        event = self.run.begins(held, it.rows)
+        resumes = self.run.stepped
+        event = self.run.begins()
+        self.looks.began(event.location, roots, self._scale, it.rows)
+        self.looks.gradients(resumes, held(self.parameters()))
         self._turn()
         self._before, self._since = self._since, Forwards()
         it.passes, it.since = it.passes + 1, it.since + 1
@@ -403,6 +414,7 @@ class Monitor(KeptWindows):
         number = self._number(optimizer)
         self._attempts += 1
         self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
+        self.looks.left(held(self.parameters()), True)
         before = self.epoch.counts[number]
         self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.protocol.held_state import Change, HeldState
+from gradproof.shadow.protocol.looks import Facts, Noted
 from gradproof.shadow.record.checksums import checksum, same
 from gradproof.shadow.record.patches import Patches, all_subclasses, changes_step, leaves_of, params_of, rates
 from gradproof.shadow.result import RECORDED, Result
@@ -31,15 +32,14 @@ from gradproof.shadow.result import RECORDED, Result
 COMPARED = PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
 )  # fmt: skip
-LEFT = "gradient that was there before it"
 CHANGED, REWRITTEN, ABORTED, THREADS = "changed", "rewritten", "aborted", "threads"
 """What is kept of recorded windows besides: an entry of what is held that no step wrote, weights that none wrote, a
 backward pass that raised, and one that began while that of another thread ran."""
 MOST = 256
 """Kinds of windows that are kept."""
 Act = tuple[str, Location]
-Kind = tuple[tuple[Act, ...], tuple[Act, ...], frozenset[int]]
-"""What happens in a window up to its last step, and after it; the rows of its batches, while one number is known."""
+Kind = tuple[tuple[Act, ...], tuple[Act, ...], Noted]
+"""What happens in a window up to its last step, and after it; what was noted of its backward passes."""
 
 
 @dataclass
@@ -129,17 +129,18 @@ class Event:
 class RunEvents:
     """The events of a run. `number`: the present window, counted from 0; `stepped`: whether it was.
 
-    `seen`: the events of the recorded windows, of the present one, and of the one after each recorded one.
+    `seen`: the events of the recorded windows, of the present one, and of the one after each recorded one. Windows
+    below `usual` are what others are compared with, as recorded ones are.
     """
 
     def __init__(self) -> None:
-        self.number = self.left = self.more = 0
+        self.number = self.usual = self.more = 0
         self.open = self.stepped = False
         self.recorded: set[int] = set()
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
         self.seen: dict[int, list[Event]] = {}
-        self._rows = set[int](), set[int]()  # of the batches of the present window, and of the recorded ones
+        self.facts = Facts()
 
     def kept(self) -> list[list[Event]]:
         """The events of each recorded window."""
@@ -158,16 +159,11 @@ class RunEvents:
             self.stepped |= kind == STEP
         return made
 
-    def begins(self, held: int = 0, rows: int | None = None) -> Event:
-        """A backward pass begins: the first of a window where a step came before.
-
-        `held`: gradients that are there. `rows`: of the last batch of a data loader.
-        """
+    def begins(self) -> Event:
+        """A backward pass begins: the first of a window where a step came before."""
         if self.stepped:
             self._close()
-        if not self.open:
-            self.open, self.left = True, held
-        self._rows[0].update(() if rows is None else (rows,))
+        self.open = True
         return self.keep(PASS)
 
     def wanted(self, event: Event) -> bool:
@@ -180,13 +176,10 @@ class RunEvents:
         after = acts[until:]
         if sum(what == SCHEDULE for what, _ in after) == 1:  # one that follows epochs, or each step
             after = [act for act in after if act[0] != SCHEDULE]
-        own, known = self._rows
-        rows = frozenset(own if len(known) < 2 else ())
-        left = self.left if self.recorded - {0} else 0  # the first window of a run begins without gradients
-        kind = (((LEFT, NOWHERE),) * left + tuple(acts[:until]), tuple(after), rows)
-        if self.on:
+        passes, usual = sum(what == PASS for what, _ in acts), self.on or self.number < self.usual
+        kind = (tuple(acts[:until]), tuple(after), self.facts.close(passes, usual))
+        if usual:
             self._recorded.add(kind)
-            known |= own
         elif self.number - 1 not in self.recorded:
             del self.seen[self.number]
         if kind in self._kinds or len(self._kinds) < MOST:
@@ -194,7 +187,6 @@ class RunEvents:
             self._kinds[kind] = (count + 1, first)
         else:
             self.more += 1
-        own.clear()
         self.number, self.open, self.stepped = self.number + 1, False, False
 
     @property
@@ -216,20 +208,14 @@ class RunEvents:
                 yield count, first, self._difference(kind)
 
     def _known(self, kind: Kind, final: bool) -> bool:
-        """Whether a recorded window is like this one, which may begin with fewer gradients, and zero more after."""
-        body, after, rows = kind
+        """Whether a recorded window is like this one, which may zero more after its step."""
+        body, after, noted = kind
         for own, other, _ in self._recorded:
             left = iter(after)
             more = {act[0] for act in Counter(after) - Counter(other)}
-            fewer = own[: max(0, len(own) - len(body))]
-            same = (*fewer, *body) == own and {act[0] for act in fewer} <= {LEFT}
-            if same and (final or (all(act in left for act in other) and more <= {ZERO})):
-                return not self._other(rows)
+            if body == own and (final or (all(act in left for act in other) and more <= {ZERO})):
+                return next(self.facts.others(noted), None) is None
         return False
-
-    def _other(self, rows: frozenset[int]) -> frozenset[int]:
-        """Rows of batches that no recorded window has, where those of all recorded ones are one number."""
-        return rows - self._rows[1] if len(self._rows[1]) == 1 else frozenset()
 
     def _difference(self, kind: Kind) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
@@ -238,8 +224,8 @@ class RunEvents:
         if passes not in known:
             right = " or ".join(map(str, sorted({*known})))
             return f"has {passes} backward passes where the recorded ones have {right}"
-        if rows := self._other(kind[2]):
-            return f"has a batch of {min(rows)} rows where the recorded ones have {min(self._rows[1])}"
+        if (words := next(self.facts.others(kind[2]), None)) is not None:
+            return words
         every = set[Act]().union(*others)
         for act in (act for act in own if act not in every):
             return f"has {own[act]} x {shown_act(act)}, which no recorded one has"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,10 +20,11 @@ import torch
 
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.record.patches import params_of
 from gradproof.shadow.record.run import Noted, Run
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import Result, Verification, assuming, on_path
+from gradproof.shadow.result import Result, Verification, assuming, judged_windows, leave_open, on_path
 from gradproof.shadow.verify.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.verify.losses import of_two_runs
 from gradproof.shadow.verify.over_ranks import agreed, over_ranks
@@ -34,6 +36,8 @@ from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import frozen_heap, steps
 
+LATER = 3
+"""Windows after the judged ones that are compared with them by their events."""
 SEEDS = (1, 2)
 """How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
 Step = Callable[[Any], Any]
@@ -75,24 +79,26 @@ def check_whole(
     group: Group | None = None,
     full: Step | None = None,
     asked: Collection[str] = (),
+    last: bool = False,
 ) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
 
     `group`: the ranks that call it, of which this process is one; all of them verify it together. `full`: another
     function that trains by the full batch, a specification; without one the function itself does. `asked`: the
-    obligations that are judged; without any, all.
+    obligations that are judged; without any, all. Where a later window is not like these, everything is judged again
+    with it among them, and that is the `last` time.
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
     start, group, given = time.perf_counter(), group or Group(), (full, asked)
-    best = last = attempted(step, request, Hints(), group, *given)
+    best = found = attempted(step, request, Hints(), group, *given)
     for integers in (False, True):
         otherwise = best.ours.facts.reads if integers else best.near
         alike = not any(group.gather(bool(otherwise))) or (integers and request.fake)
-        if all(group.gather(last.decided)) or best.ours.error or alike:
+        if all(group.gather(found.decided)) or best.ours.error or alike:
             continue
-        last = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, *given)
-        best = last if sum(group.gather(last.held)) > sum(group.gather(best.held)) else best
+        found = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, *given)
+        best = found if sum(group.gather(found.held)) > sum(group.gather(best.held)) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
     if (
         any(group.gather(bool(said)))
@@ -104,7 +110,18 @@ def check_whole(
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
         elsewhere(step, request, best, group, *given)
+    rest = "later windows are not judged"
+    broken = any(result.outcome is Outcome.REFUTED for result in best.results)
+    if group.size == 1 and best.held and not (broken or request.fake or request.tables):
+        ran, others = later(step, request, best)
+        if others and not last:
+            more = min(others[0][1] + 1, request.windows + LATER)
+            return check_whole(step, subject, replace(request, windows=more), group, full, asked, last=True)
+        leave_open(best.results, others, "judged", "ask for more --windows")
+        near = ran - sum(count for count, _, _ in others)
+        rest = f"{near} of {ran} later ones have the events of these, and none of them is judged" if ran else rest
     made = described(best, subject, request, time.perf_counter() - start)
+    made.windows = judged_windows(range(request.windows + bool(request.tail)), "", (), 0, rest)
     if request.certificate:
         made.notes.append(logged(step, request, best.hints))
     return made
@@ -133,6 +150,21 @@ def elsewhere(step: Step, request: Request, best: Attempt, group: Group, *given:
                 reason = f"with --seed {request.seed + by}: {there.reason}"
                 ended = Outcome.UNKNOWN if there.outcome is Outcome.ERROR else there.outcome
                 best.results[at] = replace(there, outcome=ended, reason=reason)
+
+
+def later(step: Step, request: Request, best: Attempt) -> tuple[int, list[tuple[int, int, str]]]:
+    """How many windows after the judged ones ran in one more call, which nobody follows, and those that are like none.
+
+    Of these: how many they are, the first, and in what they differ.
+    """
+    taken = Counter(update.optimizer for update in best.ours.facts.updates)
+    windows = max(taken.values(), default=0)
+    with Monitor(windows=windows) as monitor:
+        monitor.run.usual = windows
+        failed = unobserved(step, replace(run_of(request), windows=request.windows + LATER, tail=0))
+    if failed or not windows or (isinstance(best.ours.engine, Real) and best.ours.engine.closures):
+        return 0, []
+    return max(monitor.run.windows - windows, 0), list(monitor.run.others())
 
 
 def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> bool:

@@ -7,14 +7,14 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import FUNCTION, Result, values_read
+from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
@@ -542,12 +542,3 @@ class OneRun(Judging):
 def overlap(sets: Sequence[set[int]]) -> bool:
     """Whether two of these sets have something in common."""
     return sum(map(len, sets)) > len(set().union(*sets))
-
-
-def spans(numbers: Iterable[int], total: str) -> str:
-    """Windows of a run, counted from 1, in words."""
-    apart = groupby(enumerate(sorted(set(numbers))), lambda pair: pair[1] - pair[0])
-    found = [[number + 1 for _, number in pairs] for _, pairs in apart]
-    parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
-    several = len(found) > 1 or any(len(one) > 1 for one in found)
-    return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"
