@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # A checkout starts as fast as an installed wheel, also where Python may not write its own bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j 2 src models symbolic
 
-.PHONY: verify test suite exhaustive check site screenshots installed matrix soundness bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check site screenshots installed matrix soundness origin bench throughput sweep mutation mutation-matrix lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(COMPILE)
@@ -70,6 +70,11 @@ laws: $(READY)
 soundness: $(READY)
 	$(COMPILE)
 	$(BIN)/python -m tests.soundness --seed $(SAMPLE) --out docs/soundness.md
+
+# Loops whose verdict is known, and the bars that they have to meet; writes docs/origin.md. The second: what decides what.
+origin: $(READY)
+	$(BIN)/python -m tests.origin --out docs/origin.md
+	$(BIN)/python -m tests.obligations --out docs/obligations.md
 
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)

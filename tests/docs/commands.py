@@ -8,7 +8,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLLOWED = ("tutorial.md", "recipes.md", "index.md")
 """Pages of which a test follows each block, in order, with what it prints."""
-GENERATED = ("bench.md", "laws.md", "mutants.md", "mutation-matrix.md", "mutation.md", "scripts.md", "soundness.md")
+GENERATED = (
+    "bench.md", "laws.md", "mutants.md", "mutation-matrix.md", "mutation.md", "obligations.md", "origin.md",
+    "scripts.md", "soundness.md",
+)  # fmt: skip
 """Pages that a command writes. The command stands in the Makefile, and in the page's own first lines."""
 PROGRAMS = r"gradproof|python|make|pip|dask|openssl|torchrun|pre-commit|pytest|gh"
 BLOCK = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
