@@ -262,10 +262,11 @@ def _named(made: Factors) -> Iterator[str]:
 
 def _own(made: Factors) -> Iterator[str]:
     """Factors of the loss's own, which the full batch has as well."""
-    shown = [f"{number.text} ({number.value:g}) at {number.place}" for number, _ in made.own[:SHOWN]]
+    for number, _ in made.own[:SHOWN]:
+        text = number.text if number.text == f"{number.value:g}" else f"{number.text} = {number.value:g}"
+        yield f"{text} at {number.place} is a factor of the loss itself, in the full batch as well"
     if made.rest != 1:
-        shown.append(f"{near(made.rest)}, which no line of the script names")
-    yield from (f"a factor of the loss of its own, in the full batch as well: {one}" for one in shown)
+        yield f"{near(made.rest)}, which no line names, is a factor of the loss itself, in the full batch as well"
 
 
 def _wrong(group: Group, made: Factors, window: int, due: int) -> Scale:
