@@ -114,10 +114,11 @@ def test_a_wrong_log_is_flagged_at_its_line(name: str) -> None:
     assert Path(found.location.file) == Path(__file__)
 
 
-def test_a_right_log_is_a_note_and_the_window_s_mean_holds() -> None:
+def test_a_right_log_is_a_note_and_the_window_s_mean_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     each = watch(monitored_loop.train, 4, 1)  # the first window, and one that is drawn
     assert each.result("GA-INV-001").outcome is Outcome.UNKNOWN
     assert re.search(r"\b8 reported losses 8\b", each.notes[0])
+    monkeypatch.setattr(monitored_loop, "OVERFLOWS", -1)  # a loss of another form, in a window that is not recorded
     said = watch(lambda: monitored_loop.train(lambda loss, share: report_loss(share, divided=True)), 4, 1)
     assert "divided by N" in said.notes[0]
     assert {said.result(name).outcome for name in PROTOCOL} == {Outcome.HOLDS}

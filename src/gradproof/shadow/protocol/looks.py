@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 """Names of operators of autograd, from a loss downwards."""
 Noted = frozenset[tuple[Fact, Any]]
 ROWS, GIVEN, FORM, NUMBER, MODES = "rows", "given", "form", "number", "modes"
-AGAIN, KEPT, TOUCHED = "again", "kept", "touched"
+AGAIN, KEPT, WRITTEN = "again", "kept", "written"
 NUMPY = Tensor.numpy  # an engine that follows a run sees who calls the method
 DEEP = 64
 """Operators of a loss that are looked at."""
@@ -79,7 +79,7 @@ RULES: Mapping[str, Rule] = {
         ),
     ),
     KEPT: (_most, lambda _, by, due: f"begins with {by} x gradient that was there at the step before it"),
-    TOUCHED: (
+    WRITTEN: (
         _one,
         lambda _, by, due: (
             f"has {by} gradients written between its backward passes where the recorded ones have {min(due)}"
@@ -191,7 +191,7 @@ class Looks:
         if first:
             self.facts.note(kept, KEPT)
         elif self.after:
-            self.facts.note(len(self.after) - kept, TOUCHED)
+            self.facts.note(len(self.after) - kept, WRITTEN)
 
     def left(self, now: Mapping[int, Any], stepped: bool) -> None:
         """A step, or a backward pass, leaves these gradients."""
