@@ -15,7 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.held_state import Said, judged
+from gradproof.shadow.protocol.held_state import Advancing, judged
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.run_events import Event, SeenPass
 from gradproof.shadow.result import RECORDED, Result
@@ -165,7 +165,7 @@ class StepRuling:
             if present and not any(event.kind == kinds.ZERO for event in last.events):
                 yield UNAPPLIED, (self.steps or last.passes)[-1].location
 
-    def held(self) -> Iterator[tuple[Said, Location]]:
+    def held(self) -> Iterator[tuple[Advancing, Location]]:
         """What is said of the entries that change between the micro-batches of a window."""
         for window in self.all:
             entries: dict[Any, list[Event]] = {}
