@@ -31,9 +31,19 @@ Key = tuple[Any, ...]
 """Group, state, buffer or average: what holds the entry, its name, and the place in a tuple."""
 GROUP, STATE, BUFFER, AVERAGE, EXPORT = "group", "state", "buffer", "average", "export"
 HELD = {
-    GROUP: "`{}` of an optimizer's group", STATE: "`{}` of an optimizer's state", BUFFER: "`{}` of a module's buffers",
-    AVERAGE: "an average of the weights", EXPORT: "what another library than torch may make of the weights",
-}  # fmt: skip
+    GROUP: (
+        "`{}` of an optimizer's group",
+        "set it once a window, after the step",
+    ),
+    STATE: ("`{}` of an optimizer's state", "leave it to the optimizer's step"),
+    BUFFER: (
+        "`{}` of a module's buffers",
+        "keep the module in eval mode, or use one without running statistics, such as GroupNorm or LayerNorm",
+    ),
+    AVERAGE: ("an average of the weights", "update it once a window, right after the step"),
+    EXPORT: ("what another library than torch may make of the weights", "read them once a window, after the step"),
+}
+"""How an entry is called, and what helps."""
 ITSELF, SET, UNKNOWN = "made of what it was", "set", ""
 SETS = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_", "set_", "normal_", "uniform_"})
 JOINS = frozenset({"cat", "stack"})
@@ -339,6 +349,7 @@ class Advancing:
     """What is said of an entry. `wrong`: it is for certain; `right`: it is, as assumed where there is a `reason`."""
 
     reason: str
+    help: str = ""
     wrong: bool = False
     right: bool = False
 
@@ -353,7 +364,7 @@ def judged(changes: Sequence[Change]) -> Advancing | None:
         return Advancing(BY_HAND.format(name) if key[0] == GROUP else "", right=True)
     if made == {ITSELF} and law in (DIFFERENCE, FACTOR) and key[0] != BUFFER:  # a buffer may count samples
         return Advancing(ADVANCES.format(name, law) + here, wrong=True)
-    return Advancing((STEADY.format(name, law) if law else MOVED.format(name)) + here)
+    return Advancing((STEADY.format(name, law) if law else MOVED.format(name)) + here, HELD[key[0]][1])
 
 
 def law_of(changes: Sequence[Change]) -> str | None:
@@ -373,4 +384,4 @@ def law_of(changes: Sequence[Change]) -> str | None:
 
 def shown(key: Key) -> str:
     """An entry in words."""
-    return HELD[key[0]].format(key[-2])
+    return HELD[key[0]][0].format(key[-2])

@@ -245,7 +245,6 @@ class StepRuling:
         yield from self.odd()
         if all(event.about.skipped for event in self.steps):
             yield SKIPPED, self.steps[-1].location
-        yield from ((one.reason, line) for one, line in self.held() if not one.right)
         if any((own & self.reached) - self.own for own in self.monitor.details.optimizers):
             yield NEVER, None
         if self.own - self.reached and self.reached - self.own:
@@ -271,6 +270,9 @@ class StepRuling:
 
     def _counted(self) -> Result:
         """Where nothing broke it: it holds, or the events do not show it."""
+        for one, line in self.held():
+            if not one.right:
+                return Result(NAME, Outcome.OPAQUE, one.reason, line, one.help, "events", RECORDED)
         for why, location in self.unsure():
             return Result(NAME, Outcome.OPAQUE, why, location, "", "events", RECORDED)
         counts = self.windows
