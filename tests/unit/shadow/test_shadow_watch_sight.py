@@ -385,12 +385,13 @@ ZEROES = "optimizer.zero_grad(); second.zero_grad()"
 @pytest.mark.parametrize(
     ("each", "zero", "refuted"),
     [
-        ("pass", ZEROES, None), ("pass", "optimizer.zero_grad()", "GA-INV-002"),
-        ("nn.utils.clip_grad_norm_([*params, *head.parameters()], 0.1)", ZEROES, "GA-INV-005"),
-        ("for b, p in zip(narrow, params): b.add_(p.grad)", ZEROES, "GA-INV-004"),
+        ("pass", ZEROES, []), ("pass", "optimizer.zero_grad()", ["GA-INV-002"]),
+        ("nn.utils.clip_grad_norm_([*params, *head.parameters()], 0.1)", ZEROES, ["GA-EQ-001", "GA-INV-005"]),
+        ("for b, p in zip(narrow, params): b.add_(p.grad)", ZEROES, ["GA-INV-004"]),
     ],
 )  # fmt: skip
-def test_two_optimizers_that_step_in_one_window(each: str, zero: str, refuted: str | None) -> None:
+def test_two_optimizers_that_step_in_one_window(each: str, zero: str, refuted: list[str]) -> None:
+    """They are judged as one."""
     found = watched(TWO.replace("EACH", each).replace("ZERO", zero))
-    assert [r.obligation for r in found.results if r.outcome is REFUTED] == ([] if refuted is None else [refuted])
-    assert found.result("GA-EQ-001").outcome is UNKNOWN
+    assert sorted(r.obligation for r in found.results if r.outcome is REFUTED) == refuted
+    assert found.result("GA-EQ-001").outcome is not UNKNOWN or refuted == ["GA-INV-002"]

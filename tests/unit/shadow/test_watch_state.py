@@ -102,6 +102,10 @@ AVERAGES = {
         "flat = lambda: torch.cat([p.detach().flatten() for p in model.parameters()])\nema = flat()",
         "ema = 0.9 * ema + 0.1 * flat()",
     ),
+    "flat, with gradients": (
+        "from torch.nn.utils import parameters_to_vector\nema = parameters_to_vector(model.parameters()).detach()",
+        "ema = ema.lerp(parameters_to_vector(model.parameters()).detach(), 0.1)",
+    ),
     "torch's own": (
         "ema = torch.optim.swa_utils.AveragedModel(model)", "ema.update_parameters(model)",
     ),
@@ -130,6 +134,10 @@ OPEN = {
     "gradients that go into a momentum": (SGD, "", STATES + "s['momentum_buffer'].lerp_(p.grad, 0.1)"),
     "a momentum, past its version": (SGD, "", STATES + "s['momentum_buffer'].numpy()[:] *= 0.9"),
     "a buffer": (SGD, "model.register_buffer('seen', torch.ones(3))", "model.seen.mul_(0.9)"),
+    "a count in a buffer": (SGD, "model.register_buffer('seen', torch.zeros(()))", "model.seen.add_(B)"),
+    "a batch norm": (
+        SGD, "model.append(nn.BatchNorm1d(1))\nopt = torch.optim.SGD(model.parameters(), lr=0.05)", "pass",
+    ),
     "running statistics": (
         SGD, "model = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.InstanceNorm1d(2, track_running_stats=True), "
         "nn.Flatten(), nn.Linear(8, 1))\nopt = torch.optim.SGD(model.parameters(), lr=0.05)", "pass",
@@ -146,6 +154,9 @@ def test_what_may_advance_in_each_micro_batch_is_not_decided(name: str) -> None:
 
 RIGHT = {
     "a rate": (SGD, "", GROUPS + f"q['lr'] = {COSINE}"),
+    "a rate of NumPy's": (
+        SGD, "import numpy", GROUPS + f"q['lr'] = {COSINE.replace('math', 'numpy')}",
+    ),
     "a rate in a tensor": (TENSOR, "", GROUPS + f"q['lr'].fill_({COSINE})"),
     "a rate of the initial one": (
         SGD, GROUPS + "q['initial_lr'] = q['lr']", GROUPS + "q['lr'] = q['initial_lr'] * (1 - i / T) ** 0.9",

@@ -31,9 +31,19 @@ Key = tuple[Any, ...]
 """Group, state, buffer or average: what holds the entry, its name, and the place in a tuple."""
 GROUP, STATE, BUFFER, AVERAGE, EXPORT = "group", "state", "buffer", "average", "export"
 HELD = {
-    GROUP: "`{}` of an optimizer's group", STATE: "`{}` of an optimizer's state", BUFFER: "`{}` of a module's buffers",
-    AVERAGE: "an average of the weights", EXPORT: "what another library than torch may make of the weights",
-}  # fmt: skip
+    GROUP: (
+        "`{}` of an optimizer's group",
+        "set it once a window, after the step",
+    ),
+    STATE: ("`{}` of an optimizer's state", "leave it to the optimizer's step"),
+    BUFFER: (
+        "`{}` of a module's buffers",
+        "keep the module in eval mode, or use one without running statistics, such as GroupNorm or LayerNorm",
+    ),
+    AVERAGE: ("an average of the weights", "update it once a window, right after the step"),
+    EXPORT: ("what another library than torch may make of the weights", "read them once a window, after the step"),
+}
+"""How an entry is called, and what helps."""
 ITSELF, SET, UNKNOWN = "made of what it was", "set", ""
 SETS = frozenset({"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_", "set_", "normal_", "uniform_"})
 JOINS = frozenset({"cat", "stack"})
@@ -94,7 +104,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HeldEntry:
     """An entry as it was seen last. `storage`: of a tensor; `stamp`: of a number that was handed out."""
 
     number: float | None = None
@@ -103,7 +113,7 @@ class Seen:
     storage: int | None = None
     stamp: int | None = None
 
-    def differs(self, now: Seen) -> bool:
+    def differs(self, now: HeldEntry) -> bool:
         """Whether the entry holds something else now."""
         if self.number is not None and now.number is not None:
             return self.number < now.number or now.number < self.number
@@ -140,7 +150,7 @@ class HeldState:
     def __init__(self, keep: Callable[[Change], None], weights: dict[int, Tensor]) -> None:
         self._keep, self._weights = keep, weights
         self.modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
-        self._seen: dict[Key, Seen] = {}
+        self._seen: dict[Key, HeldEntry] = {}
         self._origins: dict[int, Origin] = {}
         self._places: set[int] = set()
         self._exports: dict[Location, None] = {}
@@ -188,7 +198,7 @@ class HeldState:
 
     # How an entry was made
 
-    def _made(self, key: Key, value: Any, before: Seen, now: Seen) -> tuple[str, Location]:
+    def _made(self, key: Key, value: Any, before: HeldEntry, now: HeldEntry) -> tuple[str, Location]:
         """How an entry was made, and the line."""
         if isinstance(value, Tensor):
             one = self._origins.get(now.storage or 0)
@@ -200,16 +210,16 @@ class HeldState:
             return UNKNOWN, NOWHERE
         return (ITSELF if (key, before.stamp) in getattr(value, "of", ()) else SET), NOWHERE
 
-    def _handed(self, key: Key, value: Any, owner: Any, now: Seen) -> Seen:
+    def _handed(self, key: Key, value: Any, owner: Any, now: HeldEntry) -> HeldEntry:
         """Hand out a number of a group in a way that shows what is made of it."""
-        if type(value) not in (float, Number) or key[0] != GROUP:
+        if not isinstance(value, float) or key[0] != GROUP:
             return now
         self._stamps += 1
         put(owner, key, number(value, frozenset({(key, self._stamps)})))
-        return Seen(now.number, stamp=self._stamps)
+        return HeldEntry(now.number, stamp=self._stamps)
 
     def operated(self, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
-        """An operator ran, outside of steps, backward passes and what autograd follows."""
+        """An operator ran, outside of steps and backward passes."""
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         targets = {s: t for t in spec.targets(args, kwargs) if plain(t) and (s := place(t)) is not None}
         made = {s: t for t in tensors_in(out) if plain(t) and (s := place(t)) is not None} if not targets else {}
@@ -228,7 +238,7 @@ class HeldState:
                 again = old is not None and old.written == self._turn
                 one.of |= old.of if old is not None and again else {storage}
                 one.weights |= old is not None and again and old.weights
-            one.location = user_location()
+            one.location = user_location() if targets or one.weights else NOWHERE
             self._origins[storage] = one
 
     def _joined(self, one: Origin, other: Tensor, into: Tensor, short: str) -> None:
@@ -307,14 +317,16 @@ def put(owner: Any, key: Key, value: Any) -> None:
     owner[name] = value
 
 
-def seen(value: Any) -> Seen:
+def seen(value: Any) -> HeldEntry:
     """An entry as it is now. A tensor of one element is a number, but on an accelerator, which is not waited for."""
     if isinstance(value, Tensor):
         alone = value.numel() == 1 and value.device.type == "cpu" and plain(value) and not value.is_complex()
-        return Seen(float(value.detach()) if alone else None, None if alone else checksum(value), storage=place(value))
+        return HeldEntry(
+            float(value.detach()) if alone else None, None if alone else checksum(value), storage=place(value)
+        )
     if isinstance(value, Real) and not isinstance(value, bool):
-        return Seen(float(value))
-    return Seen(other=value if isinstance(value, str | bool) else None)
+        return HeldEntry(float(value))
+    return HeldEntry(other=value if isinstance(value, str | bool) else None)
 
 
 # -- What a window's changes say.
@@ -333,25 +345,26 @@ EQUAL, EXACT, NARROW = 1e-7, 1e-15, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Advancing:
     """What is said of an entry. `wrong`: it is for certain; `right`: it is, as assumed where there is a `reason`."""
 
     reason: str
+    help: str = ""
     wrong: bool = False
     right: bool = False
 
 
-def judged(changes: Sequence[Change]) -> Said | None:
+def judged(changes: Sequence[Change]) -> Advancing | None:
     """What the changes of one entry in one window show; None where they are none of several micro-batches."""
     if len({one.turn for one in changes}) < 2 or not any(one.inner for one in changes):
         return None
     key, made = changes[0].key, {one.made for one in changes} - {UNKNOWN}
     name, here, law = shown(key), "" if changes[-1].location.file else ": before this line", law_of(changes)
     if made == {SET} and (key[0] == BUFFER or (key[0] == GROUP and law == "")):
-        return Said(BY_HAND.format(name) if key[0] == GROUP else "", right=True)
-    if made == {ITSELF} and law in (DIFFERENCE, FACTOR):
-        return Said(ADVANCES.format(name, law) + here, wrong=True)
-    return Said((STEADY.format(name, law) if law else MOVED.format(name)) + here)
+        return Advancing(BY_HAND.format(name) if key[0] == GROUP else "", right=True)
+    if made == {ITSELF} and law in (DIFFERENCE, FACTOR) and key[0] != BUFFER:  # a buffer may count samples
+        return Advancing(ADVANCES.format(name, law) + here, wrong=True)
+    return Advancing((STEADY.format(name, law) if law else MOVED.format(name)) + here, HELD[key[0]][1])
 
 
 def law_of(changes: Sequence[Change]) -> str | None:
@@ -371,4 +384,4 @@ def law_of(changes: Sequence[Change]) -> str | None:
 
 def shown(key: Key) -> str:
     """An entry in words."""
-    return HELD[key[0]].format(key[-2])
+    return HELD[key[0]][0].format(key[-2])

@@ -15,7 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.held_state import Said, judged
+from gradproof.shadow.protocol.held_state import Advancing, judged
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.run_events import Event, SeenPass
 from gradproof.shadow.result import RECORDED, Result
@@ -165,7 +165,7 @@ class StepRuling:
             if present and not any(event.kind == kinds.ZERO for event in last.events):
                 yield UNAPPLIED, (self.steps or last.passes)[-1].location
 
-    def held(self) -> Iterator[tuple[Said, Location]]:
+    def held(self) -> Iterator[tuple[Advancing, Location]]:
         """What is said of the entries that change between the micro-batches of a window."""
         for window in self.all:
             entries: dict[Any, list[Event]] = {}
@@ -245,7 +245,6 @@ class StepRuling:
         yield from self.odd()
         if all(event.about.skipped for event in self.steps):
             yield SKIPPED, self.steps[-1].location
-        yield from ((one.reason, line) for one, line in self.held() if not one.right)
         if any((own & self.reached) - self.own for own in self.monitor.details.optimizers):
             yield NEVER, None
         if self.own - self.reached and self.reached - self.own:
@@ -271,6 +270,9 @@ class StepRuling:
 
     def _counted(self) -> Result:
         """Where nothing broke it: it holds, or the events do not show it."""
+        for one, line in self.held():
+            if not one.right:
+                return Result(NAME, Outcome.OPAQUE, one.reason, line, one.help, "events", RECORDED)
         for why, location in self.unsure():
             return Result(NAME, Outcome.OPAQUE, why, location, "", "events", RECORDED)
         counts = self.windows

@@ -102,8 +102,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
                 reads(self, func, spec, args, kwargs)
             return func(*args, **kwargs)
         out, spec = super().__torch_dispatch__(func, types, args, kwargs), spec_of(func)
-        trained = self.in_backward or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-        if spec is not None and not (trained or self.stepping or self.loading or self.closed):
+        if spec is not None and not (self.in_backward or self.stepping or self.loading or self.closed):
             self.held.operated(spec, args, kwargs, out)
         return out
 
