@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,10 +170,11 @@ def _of_script(path: str, own: Sequence[str], accum: str, batch: str | None) -> 
 
 @contextmanager
 def patience(what: str) -> Iterator[None]:
-    """Say on stderr what takes long: after SOON on a terminal, and every LATE."""
+    """Say on stderr what takes long: after SOON on a terminal, and every LATE. Meanwhile what prints it is loaded."""
     ended, began = threading.Event(), time.monotonic()
 
     def say() -> None:
+        import_module("gradproof.report.formats.brief")
         wait = SOON if sys.stderr.isatty() else LATE
         while not ended.wait(wait):
             with suppress(OSError):
@@ -248,6 +250,13 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws two further windows to record.")
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End the script after N windows.")
+@click.option(
+    "--time-limit",
+    type=Seconds(),
+    default=120.0,
+    show_default=True,
+    help="Seconds of CPU time that following one window may take, besides the script's own.",
+)
 @result
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(

@@ -8,15 +8,15 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from fractions import Fraction
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gradproof import __version__
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
@@ -229,7 +229,8 @@ def plain(value: Any, where: str = "verification") -> Any:
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Fraction | Path | Location):
         return str(value)
-    if isinstance(value, np.ndarray | np.generic):
+    numpy = sys.modules.get("numpy")  # who made such a value has loaded it
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         return plain(value.tolist(), where)
     if isinstance(value, Mapping):
         return {_key(k, where): plain(v, f"{where}.{k}") for k, v in value.items()}
@@ -244,7 +245,7 @@ def plain(value: Any, where: str = "verification") -> Any:
 
 
 def _key(key: Any, where: str) -> str:
-    if isinstance(key, str | int | Fraction | np.integer | tuple):
+    if isinstance(key, str | Integral | Fraction | tuple):
         return str(key.value if isinstance(key, Enum) else key)
     raise ValueError(f"{where} has a key of type {type(key).__name__}")
 

@@ -55,8 +55,10 @@ from gradproof.shadow.result import (
 )
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.verify.weights import WindowWeights
+from gradproof.shadow.whole.clock import HELP, TimeLimit
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
+from gradproof.shadow.whole.samples import Late
 from gradproof.shadow.whole.terms import UNIT
 from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 
@@ -95,6 +97,7 @@ class ScriptWatch(Monitor):
     `accum_steps` None is read from the run. `windows_at`: the windows that are recorded, each with the first
     micro-batch of the window after it; by default the first `windows`, the last one of the first epoch, and those that
     `seed` draws. Meanwhile torch is as it was, but for hooks.
+    Where following one window, or judging, takes more than `time_limit` seconds of CPU time, no more is followed.
     After `stop_after` windows, and the first backward pass of the next one, it calls `stopping`, which asks for the
     verification, and raises SystemExit.
     """
@@ -106,6 +109,7 @@ class ScriptWatch(Monitor):
         self.seed: int = options.pop("seed", 0)
         self.stopping: Callable[[], None] = lambda: None
         self.failed: Reason | None = None
+        limit = options.pop("time_limit", 120.0)
         windows = min(windows, self.stop_after or windows)
         super().__init__(None, windows, accum_steps, **options)
         self.asked, self.named = windows, windows_at is not None
@@ -114,6 +118,7 @@ class ScriptWatch(Monitor):
         self.chosen = first if windows_at is None else chosen(windows_at)
         self.engine = Recorded()
         self.engine.window_of = lambda: self.run.number
+        self.engine.passed, self.engine.terms.clock.limit = self._passed, limit
         self.engine.reaching, self.engine.held = self.details.reaching, self.details.state
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
@@ -185,13 +190,19 @@ class ScriptWatch(Monitor):
 
     def _goes_on(self) -> bool:
         """Whether everything is followed: it is already, or is again from here on."""
-        apart = _get_current_dispatch_mode() is not None or self.inside or self.engine.facts.lost
+        apart = _get_current_dispatch_mode() is not None or self.inside or self.engine.facts.lost or self.engine.late
         if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.parameters())
             self._take_again()
             self._following.enter_context(recording(self.engine))
         return self.on
+
+    def _passed(self) -> int:
+        """The time limit passed: the present window is not recorded. One begins right after a step."""
+        number = self.run.number + (self.run.stepped and not self.engine.steps)
+        self.run.recorded -= {one for one in self.run.recorded if one >= number}
+        return number
 
     def _take_again(self) -> None:
         """The engine takes the batches that were read before, and of which no backward pass was seen."""
@@ -219,7 +230,7 @@ class ScriptWatch(Monitor):
         events = [event for own in self.run.kept() for event in own]
         rests = {number: left_over(own, self.epoch_batches) for number, own in self.run.seen.items()}
         left = {n: sum(event.kind == PASS for event in self.run.seen[n][:at]) for n, at in rests.items()}
-        judge = OneRun(self.engine, any(e.kind == CLIP for e in events), self._total(), self.run.recorded, left)
+        judge = self._judge_of(any(e.kind == CLIP for e in events), left)
         doubt = self._interfered()
         shown, dropped = doubt is None and judge.in_passes(), {n: rests[n] for n in judge.left}
         ruling = StepRuling(self, self.accum_steps, self.left, shown, dropped, judge.each())
@@ -240,9 +251,21 @@ class ScriptWatch(Monitor):
         self._disclose(found)
         return found
 
+    def _judge_of(self, clips: bool, left: dict[int, int]) -> OneRun:
+        """The judge of the values that were recorded; of none where it takes too long."""
+        clock = self.engine.terms.clock
+        clock.begin()
+        try:
+            with clock:
+                return OneRun(self.engine, clips, self._total(), self.run.recorded, left)
+        except TimeLimit as error:
+            self.engine.late = self.engine.late or Late(str(error), 0, None)
+            return OneRun(self.engine, clips, self._total(), set(), left)
+
     def _judge(self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: Reason | None) -> dict[str, Result]:
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
-        results = {one.obligation: one for one in judge.results()}
+        with self.engine.terms.clock:
+            results = {one.obligation: one for one in judge.results()}
         found.assumptions += [*judge.assumptions(), *ruling.assumptions()] if results else []
         found.taken = judge.taken() if results else []
         decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
@@ -260,9 +283,11 @@ class ScriptWatch(Monitor):
 
     def _undecided(self, name: str, judged: bool) -> Result:
         """An obligation that neither values nor events decide. `judged`: there is a window to judge."""
-        lost, run = next(iter(self.engine.facts.lost), None), self.run
+        lost, run, late = next(iter(self.engine.facts.lost), None), self.run, self.engine.late
         if not judged and self.failed is not None:
             return Result(name, Outcome.ERROR, f"the script failed: {self.failed[0]}", self.failed[1], ALONE, "events")
+        if late is not None and (name != "GA-INV-001" or not judged):
+            return Result(name, Outcome.TIMEOUT, late.reason, late.location, HELP, DOMAIN)
         if not judged:
             why = f"no {'backward pass' if self.types else 'optimizer step'} was seen"
             if run.windows and not run.recorded & set(range(run.windows)):
@@ -307,6 +332,10 @@ class ScriptWatch(Monitor):
         for result in found.results:
             if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
                 result.reach = f"{RECORDED}, {spans(recorded, self._total())}"
+        late = self.engine.late
+        if late is not None and late.location is not None:
+            where = f"window {late.window + 1}, at {late.location}"
+            found.notes.append(f"{late.reason} in {where}: neither it nor a later window was recorded; {HELP}")
         rest = run.windows - len(recorded)
         alike = rest - sum(count for count, _, _ in self.others) - run.more
         if recorded and rest:
@@ -323,7 +352,8 @@ class ScriptWatch(Monitor):
         numbers = {word for word in words if isinstance(word, int)} | run.recorded
         for number in sorted(numbers if self.named else ()):
             if number >= run.windows or number not in run.recorded:
-                why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
+                lost = "the time limit passed" if late is not None else "the script was in a call, or a value was lost"
+                why = "reached" if number >= run.windows else f"recorded: {lost}"
                 found.notes.append(f"window {number} of --windows-at was not {why}")
         if self.named and LAST in words and not self.ended:
             why = "the run has no window after its length was known" if self.known else NO_LENGTH

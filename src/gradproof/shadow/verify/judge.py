@@ -507,7 +507,7 @@ class Judge(Judging):
                     yield f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
             for name in mine.gradients.keys() & other.gradients.keys():
-                made = [terms.summed([update.gradients[name]], scalars=False) for update in (mine, other)]
+                made = [terms.unscaled(update.gradients[name]) for update in (mine, other)]
                 if made[0] != made[1]:
                     what = f"the gradient of {name} in window {at + 1}"
                     yield f"{what} is not made of the full batch's samples", mine.location

@@ -7,7 +7,7 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -16,10 +16,11 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
-from gradproof.shadow.verify.losses import LossPart, TokenJudge, close, near
+from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
-from gradproof.shadow.whole.facts import BackwardPass, Update, together
+from gradproof.shadow.whole.clock import HELP, TimeLimit
+from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
@@ -87,9 +88,17 @@ class OneRun(Judging):
             refuted = {one.obligation: one for one in judged if one.outcome is Outcome.REFUTED}
             return [refuted.get(name) or self._result(name, *ended) for name in (DATA, EQ, STALE, WIDTH, CLIP)]
         assert equal is not None
-        found = [self.data(equal), equal, self.stale(), self.width(self._narrow()), self.clipping()]
-        tokens = self.tokens(equal)
-        return found if tokens is None else [*found, tokens]
+        judges: dict[str, Callable[[], Result | None]] = {
+            DATA: lambda: self.data(equal), STALE: self.stale, WIDTH: lambda: self.width(self._narrow()),
+            CLIP: self.clipping, TOKENS: lambda: self.tokens(equal),
+        }  # fmt: skip
+        found: list[Result | None] = [equal]
+        for name, judge in judges.items():
+            try:
+                found.append(judge())
+            except TimeLimit as error:
+                found.append(Result(name, Outcome.TIMEOUT, str(error), None, HELP, DOMAIN))
+        return [one for one in found if one is not None]
 
     def in_passes(self) -> bool:
         """Whether each backward pass, or each run of `each` of them, is one micro-batch, and all took the same ways."""
@@ -127,11 +136,11 @@ class OneRun(Judging):
         if not parts or any(changed) or not self._simple(window):
             return False
         every = set[Any]()
-        for part in parts:
-            made, labels = self.terms.reached([part.term]), self.terms.reached(self.terms.kids[part.term][1:2])
-            weights = frozenset(term for term in made if self.terms.operators[term] in TRAINED)
+        for term in {window.skeleton(part.term, window.top(part.term)): part.term for part in parts}.values():
+            made, labels = self.terms.reached([term]), self.terms.reached(self.terms.kids[term][1:2])
+            weights = frozenset(one for one in made if self.terms.operators[one] in TRAINED)
             places = frozenset(self.terms.attributes[t][:3] for t in labels if self.terms.operators[t] == "data")
-            every.add((self.terms.operators[part.term], weights, places))
+            every.add((self.terms.operators[term], weights, places))
         return len(every) == 1
 
     def _rows(self, terms: Sequence[int]) -> int:
@@ -385,16 +394,17 @@ class OneRun(Judging):
             if before is None:
                 continue
             old |= before.step.leaves
+            known = dict[int, bool]()  # which terms are made of these
             for parameter, gradient in now.step.gradients.items():
                 earlier = before.step.gradients.get(parameter)
                 mine = {terms.bare(term)[0] for term in gradient}
                 kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 what, line = f"the gradient of {parameter}", now.step.location
-                if old & terms.reached(again):
+                if any(terms.made_of(term, old, known) for term in again):
                     reason = f"{what} still has that of the window before"
                     return self._result(STALE, Outcome.REFUTED, reason, line, "call zero_grad() after each step")
-                if again or old & terms.reached(mine):
+                if again or any(terms.made_of(term, old, known) for term in mine):
                     return self._open(STALE, f"{what} is made of something that the window before was made of", line)
         return self._unless(STALE, self._left_over(), "no gradient has a summand from before its window")
 

@@ -151,6 +151,7 @@ class WindowWeights:
 
     def skeleton(self, term: int, sample: int) -> int:
         """A number for a term with its sample left out: equal for the terms of samples that took one way."""
+        self.terms.clock.look()
         length = self.lengths.get(sample // MICRO)
         leaf, made = partial(self._constant, length), self.shape.setdefault(length, {})
         return numbered(self.terms, [term], leaf, made, self.skeletons, length)[term]

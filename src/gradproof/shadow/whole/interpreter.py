@@ -267,8 +267,10 @@ class Interpreter(Algebra):
         kids: Sequence[tuple[Combination, Shape]], shape: Shape,
     ) -> Combination:  # fmt: skip
         """The operator on shared arguments: a linear one keeps the summands of its longest linear argument."""
+        terms = self.terms
         kids = [
-            (self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)
+            (terms.merged(terms.opened(part), size), size) if i in law.linear else (part, size)
+            for i, (part, size) in enumerate(kids)
         ]
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
         if longest is None or not 1 < len(kids[longest][0]) <= SUMMANDS:

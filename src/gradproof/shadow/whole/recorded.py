@@ -317,6 +317,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         for one in list(states(optimizer)):
             self.memory.write(one, self._fresh("state", tuple(one.shape)))
         self.look("parameter")
+        self.terms.clock.begin()
 
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
@@ -393,6 +394,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         `own`: parameters of the optimizers. A gradient of which every element is zero is none.
         """
         self.parts += 1
+        self.terms.clock.begin()
         self._forget()
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from gradproof.shadow.locations import Location, stated
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
+from gradproof.shadow.whole.clock import TimeLimit
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of, weakly
@@ -45,13 +46,30 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Samples, *args: Any, **kwargs: Any) -> Any:
+        clock = self.terms.clock
         try:
-            return method(self, *args, **kwargs)
+            with clock:
+                clock.look()
+                return method(self, *args, **kwargs)
+        except TimeLimit as error:
+            if clock.depth:  # of a call within another
+                raise
+            self.late = self.late or Late(str(error), self.passed(), self.location())
+            self.close()
+            return {}
         except Exception as error:
             self._leave(stated(error))
             return {}
 
     return call
+
+
+class Late(NamedTuple):
+    """The time limit passed: why, in which window, and where."""
+
+    reason: str
+    window: int
+    location: Location | None
 
 
 class Samples(Engine):  # type: ignore[no-untyped-call]
@@ -75,6 +93,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.meetings = Meetings()
         self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
         self.training = True
+        self.late: Late | None = None
+        self.passed: Callable[[], int] = lambda: len(self.facts.updates)
+        """Takes note of the time limit, and gives the number of the window in which it passed."""
         self._last = (-1, 0)
         self.places, self._ahead = Rows(), dict[Place, int]()
         self._since: list[tuple[torch.Tensor, str, list[Place]]] = []

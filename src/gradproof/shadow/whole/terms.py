@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from gradproof.shadow.whole.clock import Clock
+
 Shape = tuple[int, ...]
 Combination = Mapping[int, Fraction]
 """Term to coefficient, without zeros; the empty combination is zero."""
@@ -39,6 +41,8 @@ COMPUTED = ("computed", "computed count")
 COUNTED = ("count", "ne", "eq", "gt", "lt", "ge", "le", COMPUTED[1])
 """What a count of labels, as a float, is made of."""
 NORMS = ("linalg_vector_norm", "norm")
+APART = 4
+"""Summands that the same samples made, and that are followed apart."""
 UNIT = Fraction(1)
 ZERO: Combination = {}
 
@@ -58,6 +62,10 @@ class Terms:
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
         self.orders: set[str] = set()
         self._below: dict[frozenset[int], set[int]] = {}
+        self._samples: dict[int, frozenset[int]] = {}
+        self._sets: dict[frozenset[int], frozenset[int]] = {}
+        self._closed: dict[int, bool] = {}
+        self.clock = Clock()
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -77,6 +85,8 @@ class Terms:
         if found is not None:
             return found
         number = self.known[key] = len(self.operators)
+        if not number % 1024:
+            self.clock.look()
         self.operators.append(operator)
         self.attributes.append(attributes)
         self.kids.append(kids)
@@ -210,24 +220,61 @@ class Terms:
     def _meets(self, term: int) -> bool:
         if self.operators[term] == "scaled":
             term = self.kids[term][0]
-        return self.operators[term] == "combination" and self.owners[term] == SEVERAL
+        return self.operators[term] == "combination" and self.owners[term] == SEVERAL and not self.closed(term)
 
-    def samples(self, terms: Iterable[int], scalars: bool = True) -> set[int]:
-        """The samples that terms were made from. What a step put into a parameter or a state counts as none.
+    def closed(self, term: int) -> bool:
+        """Whether a named sum has one name only because so many summands are made of the same samples."""
+        kids = self.kids[term]
+        if len(kids) <= APART:
+            return False
+        if term not in self._closed:
+            self._closed[term] = len({self._sample_set(self.bare(kid)[0]) for kid in kids}) == 1
+        return self._closed[term]
 
-        `scalars`: also those of what scales a term on the way, as a count.
+    def merged(self, combination: Combination, shape: Shape) -> Combination:
+        """The same, with one name for the summands that the same samples made, where these are too many.
+
+        In a recurrence each operator multiplies them: every way through it would be a summand of its own.
         """
+        if len(combination) <= APART:
+            return combination
+        groups: dict[Any, dict[int, Fraction]] = {}
+        for term, by in combination.items():
+            bare, powers = self.bare(term)
+            groups.setdefault((self._sample_set(bare), *sorted(powers.items())), {})[term] = by
+        if len(groups) == len(combination):
+            return combination
+        return added(self.factored(own, shape) if len(own) > APART else own for own in groups.values())
+
+    def _sample_set(self, term: int) -> frozenset[int]:
+        """The samples that a term was made from."""
+        known, owners = self._samples, self.owners
+        for one in pending([term], known, lambda one: self.kids[one] if owners[one] == SEVERAL else ()):
+            below = (
+                {known[kid] for kid in self.kids[one]}
+                if owners[one] == SEVERAL
+                else {frozenset({owners[one]} - {NOBODY})}
+            )
+            found = below.pop() if len(below) == 1 else frozenset[int]().union(*below)
+            known[one] = self._sets.setdefault(found, found)
+        return known[term]
+
+    def samples(self, terms: Iterable[int]) -> set[int]:
+        """The samples that terms were made from. What a step put into a parameter or a state counts as none."""
+        return set().union(*map(self._sample_set, terms))
+
+    def summed(self, values: Iterable[Combination]) -> set[int]:
+        """The samples of the summands of combinations, those of their scalars left out."""
+        return self.samples(self.bare(term)[0] for value in values for term in value)
+
+    def unscaled(self, value: Combination) -> set[int]:
+        """The samples of a combination, those of what scales a term on the way, as a count, left out."""
 
         def below(term: int) -> Sequence[int]:
-            if self.owners[term] != SEVERAL:
-                return ()
-            return self.kids[term][:1] if self.operators[term] == "scaled" and not scalars else self.kids[term]
+            return self.kids[term][: 1 if self.operators[term] == "scaled" else None] * (self.owners[term] == SEVERAL)
 
-        return {self.owners[term] for term in self.walked(terms, below) if self.owners[term] >= 0}
-
-    def summed(self, values: Iterable[Combination], scalars: bool = True) -> set[int]:
-        """The samples of the summands of combinations, those of their scalars left out."""
-        return self.samples((self.bare(term)[0] for value in values for term in value), scalars)
+        rest = self.walked((self.bare(term)[0] for term in value), below)
+        return {self.owners[term] for term in rest if self.owners[term] >= 0}
 
     def plain(self, combination: Combination) -> bool:
         """Whether a combination is made of no parameter and no state."""
@@ -251,6 +298,7 @@ class Terms:
 
     def walked(self, terms: Iterable[int], below: Callable[[int], Sequence[int]]) -> set[int]:
         """Terms, and what is below them."""
+        self.clock.look()
         seen, stack = set[int](), list(terms)
         while stack:
             term = stack.pop()

@@ -349,7 +349,7 @@ class Algebra:
     def _summands(self, term: int) -> Combination:
         terms = self.terms
         operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
-        if operator == "combination":
+        if operator == "combination" and not terms.closed(term):
             return self.distributed(terms.parts_of(term))
         rules: dict[str, Callable[[int], int]] = {
             "reshape": lambda part: self.reshaped(part, shape or ()),
