@@ -168,7 +168,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
         if call.coupled and self.facts.coupled is None:
-            self.facts.coupled = name, self.location()
+            laid = {
+                value.axis - len(shape) for value, shape in zip(values, call.shapes, strict=True) if not value.shared
+            }
+            elements = name in losses.ELEMENTWISE or (name in LAWS and LAWS[name].letters is pointwise)
+            self.facts.coupled, self.facts.crossed = (name, self.location()), elements and len(laid) > 1
         for result, value in zip(made, found, strict=False):
             if result is None:
                 continue

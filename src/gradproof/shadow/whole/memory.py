@@ -142,13 +142,23 @@ class Memory:
         other = self.held.get(~_number(tensor))
         if tensor.is_conj() or tensor.is_neg() or (other is not None and known(other)):
             self.bytes_read()
+        if 0 in geometry[1]:
+            held.views[geometry] = value
+            return
         held.views.clear()
         held.data = False
-        made = Region(*geometry, value) if dense(*geometry[1:]) else self._written(held, geometry, value)
+        whole = dense(*geometry[1:])
+        made = None if whole and not self._of_a_row(held, geometry) else self._written(held, geometry, value)
+        made = Region(*geometry, value) if made is None and whole else made
         start, stop = extent(geometry) if made is None else (made.start, made.stop)
         rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
         held.regions = sorted([*rest, *([] if made is None else [made])], key=lambda region: region.start)
         held.views[geometry] = value
+
+    def _of_a_row(self, held: Held, geometry: Geometry) -> bool:
+        """Whether a view is a part of a tensor of samples, as the first labels of one of them."""
+        start, stop = extent(geometry)
+        return any(not r.value.shared and r.start <= start < stop <= r.stop for r in held.regions)
 
     def _written(self, held: Held, geometry: Geometry, value: Value) -> Region | None:
         """What lies around a view with gaps after a write through it: it holds other rows of some axes."""

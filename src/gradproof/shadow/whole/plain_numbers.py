@@ -303,8 +303,8 @@ class Reading(TorchFunctionMode):
                 number.left()
         before = self.engine.facts.counted
         made = func(*args, **kwargs)
-        if name == "one_hot":  # it looks at the least and the largest label, and hands out neither
-            self.engine.facts.counted = before
+        if name == "one_hot" or (name == "__getitem__" and self._cuts(args[1])):
+            self.engine.facts.counted = before  # the least and the largest label are not handed out; places count none
         if name in FILLED and isinstance(made, torch.Tensor):
             self._filled(made, args, kwargs)
         return made
@@ -344,6 +344,14 @@ class Reading(TorchFunctionMode):
         if self._drawn({term for part in self.engine.value(tensor).parts for term in part}):
             self.engine.facts.counted = before
         return number
+
+    def _cuts(self, index: Any) -> bool:
+        """Whether tensors say where a slice begins and ends, and each was drawn: `text[i : i + 8]`."""
+        slices = [one for one in (index if isinstance(index, tuple) else (index,)) if isinstance(one, slice)]
+        given = [t for one in slices for t in (one.start, one.stop) if isinstance(t, torch.Tensor)]
+        return bool(given) and all(
+            self._drawn({one for part in self.engine.value(t).parts for one in part}) for t in given
+        )
 
     def _drawn(self, made: set[int]) -> bool:
         """Whether a number is one that was drawn, as it is."""

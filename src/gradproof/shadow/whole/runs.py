@@ -45,6 +45,10 @@ from gradproof.shadow.whole.unseen import (
 )
 from gradproof.shadow.whole.values import Value, number
 
+MADE = ("arange", "linspace", "logspace", "ones", "full")
+"""Operators that make data of toy examples, by no draw."""
+MOST = 1024
+"""The most rows that are taken apart where no size says that they are samples."""
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
 
@@ -53,8 +57,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """An engine for a function that is called for each of two runs.
 
     `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
-    one of them is the axis of samples; rows of one line of code are numbered in the order in which they are made. What
-    that calls a sample is a name for rows of arbitrary numbers: a wrong guess can cost a proof, and makes no false one.
+    one of them, or as a window, is the axis of samples; rows of one line of code are numbered in the order in which
+    they are made. What that calls a sample is a name for rows of arbitrary numbers: a wrong guess makes no false proof.
+    Where it costs one, the runs are made again with `hints.rows`: every first axis is one of samples, also of what is
+    made by no draw, and what all samples use alike is a constant (`followed.again`).
     """
 
     constants = False
@@ -63,6 +69,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
+        self.window_rows = run.effective_batch_size
         self.most = run.effective_batch_size if run.tables else math.inf
         self.world = 1
         self.contents: set[str] = set()
@@ -175,9 +182,12 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         shape, site = tuple(tensor.shape), call_site()
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         tables = (rows for rows in shape[:1] if rows > self.most and not labels)
-        whole = (self.samples, self.samples * self.world, *tables)
-        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (*whole, self.rows, self.rows * self.world))
-        axis = next(fitting, None)
+        whole, item = (self.samples, self.samples * self.world, *tables), self.hints.rows and self.running == "stack"
+        sizes = (*whole, self.rows, self.rows * self.world, self.window_rows)
+        fitting = [i for i, size in enumerate(shape[:2]) if size in sizes]
+        if self.hints.rows and not labels:
+            fitting = [i for i, size in enumerate(shape[:2]) if 1 < size <= MOST or size == self.rows]
+        axis = None if item else next(iter(fitting), None)
         if real is None:
             if site in self.hints.common:
                 self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
@@ -185,7 +195,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             self.axes.setdefault(site, []).append(axis)
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)
-        flat = count > 0 and not left and (axis is None or count in self.widths)
+        flat = count > 0 and not left and not item and (axis is None or count in self.widths)
         axis, each = (0, count) if flat else (axis, 1)
         rows = 1 if axis is None else shape[axis] // each
         size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
@@ -199,13 +209,13 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             name = f"{real.dtype} {digest(real)}"
             constant = ("constant", (name,), (), shape)
             taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
-            self.fixed[name] = axis is None or taken
+            self.fixed[name] = (axis is None and not item) or taken
             if self.fixed[name]:
                 self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self.leaf("constant", (name,), shape)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
         made = self.data([(*name, within) for name in names], before + first, size, axis)
-        if rows > self.most:
+        if rows > (1 if self.hints.rows else self.most):
             key = site if real is None else f"{real.dtype} {digest(real)}"
             self.tables.setdefault(key, []).append(frozenset(leaf for part in made.parts for leaf in part))
         return made
@@ -308,6 +318,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         space, base = spec.base.split(".", 1)
         tensors = tensors_in((args, kwargs))
+        if str(kwargs.get("device")) == "meta" or any(tensor.is_meta for tensor in tensors):
+            return func(*args, **kwargs)  # shapes alone, and no training
         if space in ("c10d", "_c10d_functional"):
             return self._collective(func, spec, base, args, kwargs)
         if any(tensor.layout is not torch.strided for tensor in tensors):
@@ -387,6 +399,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free = True
         with _disable_current_modes():
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
+
+    def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
+        made = call.out[0] if call.out else None
+        if not self.hints.rows or call.name not in MADE or made is None or not made.dim() or initialising():
+            return super()._judged(func, spec, call)
+        return [self.source(made, within(made), made)]
 
     # Random numbers
 

@@ -369,6 +369,8 @@ def calls(engine: Engine) -> Iterator[None]:
     original = torch.autograd.graph._engine_run_backward
 
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(root.is_meta for root in tensors_in(roots)):
+            return original(roots, *args, **kwargs)
         engine.calls.append(user_location())
         try:
             with torch.no_grad():
