@@ -120,8 +120,8 @@ class RunFacts:
     of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of gradients
     became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that store a
     sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before. `line`: that
-    of the first backward pass. `coupled`: the first operator in which samples meet; `crossed`: because rows of samples lie
-    along two axes of what it broadcasts, as labels (B,) against scores (B, 1). `scaled`: the scalars by which the
+    of the first backward pass. `coupled`: the first operator in which samples meet; `crossed`: as rows of samples lie
+    along two axes of what it broadcasts, such as labels (B,) against scores (B, 1). `scaled`: the scalars by which the
     function itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data
     that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`:
     by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws are registered, or
@@ -225,7 +225,8 @@ def largest(tensors: Sequence[torch.Tensor]) -> float:
 def sampled(tensor: torch.Tensor) -> torch.Tensor:
     """At most SAMPLED elements of a tensor, in float64."""
     with torch.no_grad(), _disable_current_modes():
-        flat = tensor.detach().reshape(-1)
+        whole = tensor.detach().resolve_conj()
+        flat = (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1)
         return flat[:: max(1, flat.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
 
 

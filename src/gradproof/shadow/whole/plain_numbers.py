@@ -298,6 +298,10 @@ class Reading(TorchFunctionMode):
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
+        alpha = kwargs.get("alpha")
+        if name in SCALED and isinstance(alpha, Carries) and isinstance(args[-1], torch.Tensor):
+            wide = args[-1].dtype is torch.float64
+            return func(*args[:-1], args[-1] * self._tensor(alpha, wide), **{**kwargs, "alpha": 1})
         if name not in FILLED | SHOWN:
             for number in carried((args, kwargs)):
                 number.left()

@@ -130,7 +130,8 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     given = [*args, *kwargs.values()] if name in LENGTHS | LISTS else []
     if name in LISTS:
         return tensors_in([one for one in given if isinstance(one, list | tuple)])
-    return [one for one in given[1:] if isinstance(one, torch.Tensor) and not one.is_floating_point()]
+    lengths = given[2 if name == "ctc_loss" else 1 :]  # its labels stay in the tensor
+    return [one for one in lengths if isinstance(one, torch.Tensor) and not one.is_floating_point()]
 
 
 @contextmanager

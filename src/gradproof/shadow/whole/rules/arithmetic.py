@@ -43,7 +43,8 @@ from gradproof.shadow.whole.values import NOUGHT, Value, number, part_shape, sha
 def add(x: Interpreter, call: Call) -> list[Value] | None:
     """A combination of two tensors, or of a tensor and a number."""
     alpha = x.exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
-    if not call.numeric() or alpha is None or len(call.args) < 2:
+    numbers = call.numeric() or (call.out[0] is not None and call.out[0].is_complex())
+    if not numbers or alpha is None or len(call.args) < 2:
         return None
     operands, given = list[tuple[Value, Shape]](), zip(call.values, call.shapes, strict=True)
     for arg in call.args[:2]:
