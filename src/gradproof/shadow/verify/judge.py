@@ -365,7 +365,7 @@ class Judge(Judging):
         seen: dict[int, set[int]] = {}
         for update, at, found in zip(self.updates, self.windows, self.samples, strict=True):
             size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
-            if at % len(self.sizes) == 0 or len(earlier) >= max(self.facts.sources.values(), default=0):
+            if at % len(self.sizes) == 0 or len(earlier) >= self.facts.there:
                 earlier.clear()  # every row that there is was read: what is read now is read in another epoch
             if len(found) != size * self.ranks:
                 asked = f"{size * self.ranks} were asked for"

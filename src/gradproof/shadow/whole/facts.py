@@ -126,7 +126,8 @@ class RunFacts:
     that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`:
     by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws are registered, or
     sampled, and the words that say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the
-    numbers of parameters, and learning rates, at the end. `fixed`: where constants have more rows than a window has
+    numbers of parameters, and learning rates, at the end. `there`: the most rows that a line drew, or infinity where
+    data come from outside. `fixed`: where constants have more rows than a window has
     samples, or are computed from as many. `passed`: what the backward passes of each window began with, in numbers.
     """
 
@@ -139,6 +140,7 @@ class RunFacts:
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)
+    there: float = 0
     operators: int = 0
     counted: Location | None = None
     shown: Location | None = None

@@ -40,6 +40,10 @@ SUMMANDS = 1024
 
 LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather", "take", "scatter"})
 """Operators that are given places in a tensor."""
+COUNTING = ("arange", "linspace", "logspace", "ones", "full")
+"""Operators that make the data of toy examples, by no draw."""
+MOST = 1024
+"""The most rows of a tensor that are taken apart where no size says that they are samples."""
 
 
 # -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.

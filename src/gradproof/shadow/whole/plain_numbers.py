@@ -350,12 +350,14 @@ class Reading(TorchFunctionMode):
         return number
 
     def _cuts(self, index: Any) -> bool:
-        """Whether tensors say where a slice begins and ends, and each was drawn: `text[i : i + 8]`."""
+        """Whether a number that was drawn says where a slice of a plain length lies: `text[i : i + 8]`."""
         slices = [one for one in (index if isinstance(index, tuple) else (index,)) if isinstance(one, slice)]
-        given = [t for one in slices for t in (one.start, one.stop) if isinstance(t, torch.Tensor)]
-        return bool(given) and all(
-            self._drawn({one for part in self.engine.value(t).parts for one in part}) for t in given
-        )
+        pairs = [(one.start, one.stop) for one in slices if torch.Tensor in (type(one.start), type(one.stop))]
+        if not pairs or not all(isinstance(one, torch.Tensor) for pair in pairs for one in pair):
+            return False
+        own = [(single(self.engine, start), single(self.engine, stop)) for start, stop in pairs]
+        same = all(self.engine.laws.constant(plus(stop, start, Fraction(-1))) for start, stop in own)
+        return same and all(self._drawn(set(start)) for start, _ in own)
 
     def _drawn(self, made: set[int]) -> bool:
         """Whether a number is one that was drawn, as it is."""

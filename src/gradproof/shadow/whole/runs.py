@@ -28,7 +28,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
-from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
+from gradproof.shadow.whole.interpreter import COUNTING, LOOKUPS, MOST, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
@@ -45,10 +45,6 @@ from gradproof.shadow.whole.unseen import (
 )
 from gradproof.shadow.whole.values import Value, number
 
-MADE = ("arange", "linspace", "logspace", "ones", "full")
-"""Operators that make data of toy examples, by no draw."""
-MOST = 1024
-"""The most rows that are taken apart where no size says that they are samples."""
 KEPT = ("parameter", "gradient", "tensor", "state")
 """What is compared, for writes that are no operators."""
 
@@ -57,10 +53,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """An engine for a function that is called for each of two runs.
 
     `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
-    one of them, or as a window, is the axis of samples; rows of one line of code are numbered in the order in which
-    they are made. What that calls a sample is a name for rows of arbitrary numbers: a wrong guess makes no false proof.
-    Where it costs one, the runs are made again with `hints.rows`: every first axis is one of samples, also of what is
-    made by no draw, and what all samples use alike is a constant (`followed.again`).
+    one of them, or as a window, is the axis of samples; rows of one line are numbered in the order in which they are
+    made. What that calls a sample is a name for arbitrary numbers: a wrong guess makes no false proof. Where it costs
+    one, the runs are made again with `hints.rows`: every first axis has samples, of data made by no draw as well, but
+    for what all samples use alike (`followed.again`).
     """
 
     constants = False
@@ -183,15 +179,13 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         tables = (rows for rows in shape[:1] if rows > self.most and not labels)
         whole, item = (self.samples, self.samples * self.world, *tables), self.hints.rows and self.running == "stack"
-        sizes = (*whole, self.rows, self.rows * self.world, self.window_rows)
-        fitting = [i for i, size in enumerate(shape[:2]) if size in sizes]
-        if self.hints.rows and not labels:
-            fitting = [i for i, size in enumerate(shape[:2]) if 1 < size <= MOST or size == self.rows]
-        axis = None if item else next(iter(fitting), None)
+        sizes = {*whole, self.rows, self.rows * self.world, self.window_rows}
+        fits = {self.rows, *range(2, MOST + 1)} if self.hints.rows and not labels else sizes
+        axis = next((i for i, size in enumerate(shape[:2]) if size in fits and not item), None)
+        if real is None and site in self.hints.common:
+            self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
+            return self._shared(site + self.drawing, shape)
         if real is None:
-            if site in self.hints.common:
-                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
-                return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)
@@ -205,6 +199,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
         self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
+        self.facts.there = max(self.facts.there, first + max(rows, *shape[:1]) if real is None else math.inf)
         if real is not None and self.constants:
             name = f"{real.dtype} {digest(real)}"
             constant = ("constant", (name,), (), shape)
@@ -402,7 +397,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
         made = call.out[0] if call.out else None
-        if not self.hints.rows or call.name not in MADE or made is None or not made.dim() or initialising():
+        if not self.hints.rows or call.name not in COUNTING or made is None or not made.dim() or initialising():
             return super()._judged(func, spec, call)
         return [self.source(made, within(made), made)]
 

@@ -120,7 +120,7 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
 
 
 CTC = ("b", "AbC", "bD", "b", "b", "b", "bEF", "->AbC")
-"""Letters of the gradient of a loss over alignments, of which the labels are a matrix: what comes from above is first."""
+"""Letters of the gradient of a loss over alignments, whose labels are a matrix: what comes from above is first."""
 
 
 @rule("_ctc_loss", "_ctc_loss_backward")
