@@ -113,6 +113,7 @@ def check_whole(
             if (result.obligation, result.outcome, result.domain) == ("GA-INV-002", Outcome.REFUTED, DOMAIN):
                 continue
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
+            result.location = result.location or best.ours.facts.line
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
         elsewhere(step, request, best, group, *given)
     made = described(best, subject, request, time.perf_counter() - start)

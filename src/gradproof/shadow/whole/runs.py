@@ -53,7 +53,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """An engine for a function that is called for each of two runs.
 
     `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
-    one of them, or as a window, is the axis of samples; rows of one line are numbered in the order in which they are
+    one of them is the axis of samples; rows of one line are numbered in the order in which they are
     made. What that calls a sample is a name for arbitrary numbers: a wrong guess makes no false proof. Where it costs
     one, the runs are made again with `hints.rows`: every first axis has samples, of data made by no draw as well, but
     for what all samples use alike (`followed.again`).
@@ -65,7 +65,6 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
-        self.window_rows = run.effective_batch_size
         self.most = run.effective_batch_size if run.tables else math.inf
         self.world = 1
         self.contents: set[str] = set()
@@ -179,7 +178,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         tables = (rows for rows in shape[:1] if rows > self.most and not labels)
         whole, item = (self.samples, self.samples * self.world, *tables), self.hints.rows and self.running == "stack"
-        sizes = {*whole, self.rows, self.rows * self.world, self.window_rows}
+        sizes = {*whole, self.rows, self.rows * self.world}
         fits = {self.rows, *range(2, MOST + 1)} if self.hints.rows and not labels else sizes
         axis = next((i for i, size in enumerate(shape[:2]) if size in fits and not item), None)
         if real is None and site in self.hints.common:

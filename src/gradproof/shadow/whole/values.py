@@ -527,13 +527,9 @@ class Algebra:
         return self.terms.make("slice_backward", (0, where, ()), (self.solid(term, shape),), out)
 
     def _apart(self, values: Sequence[Value], axis: int) -> bool:
-        """Whether what is joined is of samples: it has parts along the axis, or pieces have one owner each.
-
-        Several pieces of one sample are that sample, as its first labels and the others are.
-        """
-        owners = {self.terms.owners[self.terms.bare(term)[0]] for v in values for part in v.parts for term in part}
-        own = {owner for owner in owners if owner >= 0}
-        return any(v.axis == axis for v in values) or len(own) > 1 or (len(own) == len(values) == 1)
+        """Whether what is joined is of samples: it has parts along the axis, or a piece has one owner."""
+        owners = [self.terms.owners[self.terms.bare(term)[0]] for v in values for part in v.parts for term in part]
+        return any(v.axis == axis for v in values) or any(owner >= 0 for owner in owners)
 
     def _beside(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape, lead: Value) -> Value:
         """Tensors one after the other, whose parts lie as those of one of them along another axis: part by part."""

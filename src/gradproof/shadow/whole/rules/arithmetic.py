@@ -262,7 +262,7 @@ FEW = 256
 def pieces(x: Interpreter, call: Call, dims: Sequence[int], by: Fraction) -> Value | None:
     """A sum of numbers that stand side by side is the sum of them; rows of samples that stay are summed each alone."""
     shape, out, value = call.shapes[0], call.out_shape(), call.values[0]
-    apart = not value.shared and value.axis not in dims
+    apart = len(value.parts) > 1 and value.axis not in dims
     each = singles(x, value, shape) if prod(shape) <= FEW and not apart else None
     if each is None:
         return None
