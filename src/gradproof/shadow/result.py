@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof import __version__
-from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.shadow.locations import Location
 
 ROWS: dict[str, tuple[str, str]] = {
@@ -204,11 +204,8 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def ending(outcome: Outcome) -> Exit:
-    """Exit of a single outcome, by the DECISION table."""
-    if outcome is Outcome.ERROR:
-        return Exit.CRASH
-    effect = DECISION[Expect.HOLDS, outcome]
-    return {Effect.DISCHARGED: Exit.MET, Effect.BROKEN: Exit.BROKEN, Effect.OPEN: Exit.OPEN}[effect]
+    """Exit of a single outcome. Only numbers that differ break: a gradient that was made of no data shows nothing."""
+    return {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.ERROR: Exit.CRASH}.get(outcome, Exit.OPEN)
 
 
 if set(SEVERITY) != set(Outcome):

@@ -18,6 +18,7 @@ DECIDED = {
     "image_mean", "image_mean_numpy", "mask_times_loss", "prefetched", "validated", "two_epochs",
     "sharpness_aware", "sharpness_aware_class", "validated_from_one_line", "labels_ahead", "picked_globally",
     "listed_by_hand", "main_grad_views", "listed", "main_grad", "padded_buffer", "shuffled_epochs",
+    "gate_times_loss", "fixed_normaliser", "share_of_a_number",
 }  # fmt: skip
 """Right loops that hold today. Others are undecided, with the reason."""
 BLIND = {

@@ -39,7 +39,7 @@ def test_a_right_step_is_proved(name: str, options: dict[str, Any]) -> None:
         ("through_numpy", {OPAQUE}, "p.grad.numpy()"),
         ("batch_norm", {OUTSIDE}, "loss(model(x), y)"),
         ("contrastive", {OUTSIDE}, "output @ target.T"),
-        ("nan_in_data", {UNKNOWN}, ""),
+        ("nan_in_data", {OPAQUE, UNKNOWN}, ""),
         ("unseeded", {OPAQUE, UNKNOWN, OUTSIDE}, ""),
         ("python_number", {UNKNOWN}, "g.mul_(factor)"),
         ("numpy_function", {OUTSIDE}, ""),

@@ -22,8 +22,11 @@ SILENT_WRITES: dict[str, tuple[str, ...]] = {
 }
 """Operators whose schema does not say that they write these arguments. All of c10d writes its first argument."""
 
-BY_LENGTHS = {torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1}
-"""Operators whose results have shapes by the numbers of an argument, which no tag says."""
+BY_LENGTHS: dict[Any, Any] = {
+    torch.ops.aten._pack_padded_sequence.default: 1, torch.ops.aten._pad_packed_sequence.default: 1,
+    torch.ops.aten._ctc_loss.Tensor: slice(2, 4),
+}  # fmt: skip
+"""Operators whose results have shapes by the numbers of these arguments, and of no others: what no tag says."""
 
 IMPLICIT = "CompositeImplicitAutograd"
 

@@ -59,6 +59,12 @@ class Attempt:
         return sum(result.outcome is Outcome.HOLDS for result in self.results)
 
     @property
+    def settled(self) -> bool:
+        """Whether something is refuted, or other names of samples would decide no more."""
+        by_name = {result.outcome for result in self.results if result.obligation in ("GA-EQ-001", "GA-DATA-001")}
+        return by_name == {Outcome.HOLDS} or any(result.outcome is Outcome.REFUTED for result in self.results)
+
+    @property
     def decided(self) -> bool:
         """Whether every obligation that applies holds, or is refuted however constants and counts are read."""
         left = [result for result in self.results if result.applies and result.outcome is not Outcome.HOLDS]
@@ -92,6 +98,9 @@ def check_whole(
     """
     start, group, given = time.perf_counter(), group or Group(), (full, asked)
     best = found = attempted(step, request, Hints(), group, *given)
+    if not any(group.gather(bool(best.ours.error) or found.settled)):
+        found = attempted(step, request, Hints(rows=True), group, *given)
+        best = found if sum(group.gather(found.held)) > sum(group.gather(best.held)) else best
     for integers in (False, True):
         otherwise = best.ours.facts.reads if integers else best.near
         alike = not any(group.gather(bool(otherwise))) or (integers and request.fake)
@@ -106,8 +115,11 @@ def check_whole(
         and not as_unrecorded(step, run_of(request), best.ours, group)
     ):
         reason = "the step hands other gradients to its optimizer when nobody follows it, or when it is called again"
-        for result in said:
+        for result in said:  # what is left of an earlier window was seen in one run, and needs no other
+            if (result.obligation, result.outcome, result.domain) == ("GA-INV-002", Outcome.REFUTED, DOMAIN):
+                continue
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
+            result.location = result.location or best.ours.facts.line
     if any(group.gather(bool(best.held) and best.ours.facts.free)) and not request.fake:
         elsewhere(step, request, best, group, *given)
     rest = "later windows are not judged"

@@ -172,7 +172,10 @@ def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     apart |= _beside_data(ours, whole, apart) if whole else set()
     fixed = {name for name, taken in ours.engine.fixed.items() if not taken and full.engine.fixed.get(name)}
     tables = ours.engine.tables.keys() & full.engine.tables.keys()
-    kept = {name for name in tables if all(_whole(run, run.engine.tables[name]) for run in (ours, full))}
+    if hints.rows:
+        kept = {name for name in tables if _used_alike(ours, full, name)}
+    else:
+        kept = {name for name in tables if all(_whole(run, run.engine.tables[name]) for run in (ours, full))}
     kept |= ours.engine.looked_up & full.engine.looked_up
     fixed, apart = fixed | (kept & ours.engine.fixed.keys()), apart | (kept - ours.engine.fixed.keys())
     return replace(hints, by_hand=by_hand, common=hints.common | apart, fixed=hints.fixed | fixed)
@@ -190,6 +193,17 @@ def _whole(run: Followed, met: Sequence[frozenset[int]]) -> bool:
         if not inside or not all(terms.alike(rows, reached) for rows in inside):
             return False
     return bool(updates)
+
+
+def _used_alike(ours: Followed, full: Followed, name: str) -> bool:
+    """Whether both runs made rows equally often, and each summand of a gradient is made of all of them, or of none."""
+    met, terms = ours.engine.tables[name], ours.engine.terms
+    if len(met) != len(full.engine.tables[name]):
+        return False
+    summands = {term for update in ours.facts.updates for value in update.gradients.values() for term in value}
+    below = [terms.below(frozenset([term])) for term in summands]
+    used = [(rows, reached) for rows in met for reached in below if rows & reached]
+    return bool(used) and all(rows <= reached and terms.alike(rows, reached) for rows, reached in used)
 
 
 def _beside_data(ours: Followed, sites: set[str], apart: set[str]) -> set[str]:

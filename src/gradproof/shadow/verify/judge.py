@@ -37,6 +37,7 @@ APART = (
     "batch norm in training mixes the samples of a micro-batch, so accumulation is not the full batch: keep it in eval "
     "mode, or use GroupNorm or LayerNorm; SyncBatchNorm mixes samples as well"
 )
+CROSSED = "give both the same shape, as scores (B, 1) and labels (B, 1): every sample meets every label here"
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 INFINITE = "('float', 'inf')"
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
@@ -320,6 +321,8 @@ class Judge(Judging):
         if meet and self.facts.coupled is not None:
             what, where = self.facts.coupled
             reason = f"{reason}: samples meet in {what}"
+            if self.facts.crossed:
+                return self._open(EQ, f"{reason}, which broadcasts their rows along two axes", where, CROSSED)
             return self._result(EQ, Outcome.OUTSIDE, reason, where, APART if "batch_norm" in what else self.help)
         return self._open(EQ, reason, location, self.help)
 
@@ -362,8 +365,8 @@ class Judge(Judging):
         seen: dict[int, set[int]] = {}
         for update, at, found in zip(self.updates, self.windows, self.samples, strict=True):
             size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
-            if at % len(self.sizes) == 0:
-                earlier.clear()
+            if at % len(self.sizes) == 0 or len(earlier) >= self.facts.there:
+                earlier.clear()  # every row that there is was read: what is read now is read in another epoch
             if len(found) != size * self.ranks:
                 asked = f"{size * self.ranks} were asked for"
                 yield f"{len(found)} samples are in the gradients of window {at + 1}; {asked}", update.location

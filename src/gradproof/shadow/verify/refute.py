@@ -19,7 +19,7 @@ from gradproof.shadow.protocol.run_events import Event
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.followed import Followed
-from gradproof.shadow.verify.judge import CLIP, DATA, EQ, LOSS, STALE, STEPS, WIDTH
+from gradproof.shadow.verify.judge import CLIP, CROSSED, DATA, EQ, LOSS, STALE, STEPS, WIDTH
 from gradproof.shadow.verify.reported import Reported
 from gradproof.shadow.whole.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
@@ -453,8 +453,13 @@ class Refuter(Reported):
         factor = found.factor()
         is_not = "is not" if factor is None else f"is {factor} times"
         reason = f"the gradient of {found.name} in window {self.windows[at] + 1} {is_not} the full batch's"
-        help, details = ("", {}) if cause is None else (cause.help, {"follows_from": cause.obligation})
-        yield self._refuted(EQ, reason, self.diagnosed(at), help, details=details, counterexample=found.shown())
+        line, help, details = self.diagnosed(at), "", dict[str, Any]()
+        if cause is not None:
+            help, details = cause.help, {"follows_from": cause.obligation}
+        elif self.facts.crossed and self.facts.coupled is not None:
+            (what, line), help = self.facts.coupled, CROSSED
+            reason = f"{reason}: {what} broadcasts rows of samples along two axes"
+        yield self._refuted(EQ, reason, line, help, details=details, counterexample=found.shown())
 
     def _same_pairs(self, at: int) -> bool:
         """Whether the data that one loss is made of belong together by the full batch as well."""

@@ -23,7 +23,7 @@ from gradproof.shadow.record.checksums import inside, plain
 from gradproof.shadow.record.patches import Nested, params_of, states
 from gradproof.shadow.whole.facts import Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import GENERATORS, Call, Interpreter, Law, bounds, by_numbers, settings
-from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, pointwise
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed, crossed, pointwise
 from gradproof.shadow.whole.memory import Geometry, Memory, Unchanged, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, Combination, Shape, Terms, bared
@@ -168,7 +168,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
         if call.coupled and self.facts.coupled is None:
-            self.facts.coupled = name, self.location()
+            self.facts.coupled, self.facts.crossed = (name, self.location()), crossed(call)
         for result, value in zip(made, found, strict=False):
             if result is None:
                 continue

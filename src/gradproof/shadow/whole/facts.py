@@ -143,12 +143,14 @@ class RunFacts:
     of a tensor first became plain numbers of Python. `shown`: where Python read a count. `gated`: numbers of gradients
     became plain. `free`: Python read numbers that may lead elsewhere at other data. `narrow`: the lines that store a
     sum below fp32, the type, whether it is a sum for certain, and the step and the backward passes before. `line`: that
-    of the first backward pass. `coupled`: the first operator in which samples meet. `scaled`: the scalars by which the
+    of the first backward pass. `coupled`: the first operator in which samples meet; `crossed`: as rows of samples lie
+    along two axes of what it broadcasts, such as labels (B,) against scores (B, 1). `scaled`: the scalars by which the
     function itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data
     that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`:
     by what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws are registered, or
     sampled, and the words that say so. `below`: where a tensor below fp32 was made first. `last`, `last_rates`: the
-    numbers of parameters, and learning rates, at the end. `fixed`: where constants have more rows than a window has
+    numbers of parameters, and learning rates, at the end. `there`: the most rows that a line drew, or infinity where
+    data come from outside. `fixed`: where constants have more rows than a window has
     samples, or are computed from as many. `passed`: what the backward passes of each window began with, in numbers.
     """
 
@@ -156,10 +158,12 @@ class RunFacts:
     reads: list[tuple[Location, str]] = field(default_factory=list)
     lost: list[tuple[Location, str]] = field(default_factory=list)
     coupled: tuple[str, Location] | None = None
+    crossed: bool = False
     narrow: list[tuple[Location, str, bool, tuple[int, int]]] = field(default_factory=list)
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)
+    there: float = 0
     operators: int = 0
     counted: Location | None = None
     shown: Location | None = None
@@ -216,7 +220,8 @@ class RunFacts:
 class Hints:
     """What an earlier attempt showed.
 
-    `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
+    `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `rows`:
+    each row of a first axis is a sample until its use shows that all samples have it, whatever its size. `snap`:
     float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
     `apart`: the draws that are other ones on other ranks. `fixed`: tensors that one run took for constants, by their
     numbers. `log`: takes the records of the run.
@@ -224,6 +229,7 @@ class Hints:
 
     by_hand: bool = False
     common: frozenset[str] = frozenset()
+    rows: bool = False
     snap: bool = False
     integers: bool = False
     apart: frozenset[str] = frozenset()
@@ -249,7 +255,8 @@ def largest(tensors: Sequence[torch.Tensor]) -> float:
 def sampled(tensor: torch.Tensor) -> torch.Tensor:
     """At most SAMPLED elements of a tensor, in float64."""
     with torch.no_grad(), _disable_current_modes():
-        flat = tensor.detach().reshape(-1)
+        whole = tensor.detach().resolve_conj()
+        flat = (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1)
         return flat[:: max(1, flat.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
 
 

@@ -41,6 +41,10 @@ SUMMANDS = 1024
 
 LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather", "take", "scatter"})
 """Operators that are given places in a tensor."""
+COUNTING = ("arange", "linspace", "logspace", "ones", "full")
+"""Operators that make the data of toy examples, by no draw."""
+MOST = 1024
+"""The most rows of a tensor that are taken apart where no size says that they are samples."""
 
 
 # -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
@@ -430,6 +434,8 @@ class Interpreter(Algebra):
             self.every_label = True
             return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
         labels = self.terms.inner(labels, "reshape", "permute")
+        if self.terms.operators[labels] == "combination":  # its summands were reshaped, each by itself
+            labels = self.reshaped(labels, (math.prod(self.terms.shapes[labels] or ()),))
         return self.terms.of(self.terms.make("count", (ignored,), (labels,), ()))
 
     def _mask(self, term: int, ignored: int) -> NDArray[Any] | None:
@@ -439,6 +445,8 @@ class Interpreter(Algebra):
             low, high = attributes[-1]
             outside = low is not None and not low <= ignored < high
             return np.ones(shape or (), dtype=bool) if outside else None
+        if operator == "filled" and (held := terms.parts_of(term)).keys() <= {terms.one}:
+            return np.full(shape or (), held.get(terms.one, 0) != ignored)
         if operator in ("argmax", "argmin"):
             return np.ones(shape or (), dtype=bool) if ignored < 0 else None
         if operator not in ("reshape", "permute", "slice", "cat", "constant_pad_nd") or shape is None:

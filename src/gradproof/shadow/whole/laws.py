@@ -54,6 +54,13 @@ def pointwise(call: Call) -> Letters:
     return under(out, call.shapes), [LETTERS[: len(out)]] * len(call.out)
 
 
+def crossed(call: Call) -> bool:
+    """Whether rows of samples lie along two axes of what an operator on elements broadcasts."""
+    elements = call.name.endswith("_loss") or (call.name in LAWS and LAWS[call.name].letters is pointwise)
+    pairs = zip(call.values, call.shapes, strict=True)
+    return elements and len({value.axis - len(shape) for value, shape in pairs if not value.shared}) > 1
+
+
 def broadcast(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the first; the result is a sum over all of it."""
     return under(call.shapes[0], call.shapes), [""]

@@ -25,8 +25,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.checksums import BITS, checksum, same
-from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import NOUGHT, Algebra, Value, shape_with
+from gradproof.shadow.whole.terms import NOBODY, Shape
+from gradproof.shadow.whole.values import NOUGHT, Algebra, Value, shape_with, shared
 
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
@@ -142,13 +142,27 @@ class Memory:
         other = self.held.get(~_number(tensor))
         if tensor.is_conj() or tensor.is_neg() or (other is not None and known(other)):
             self.bytes_read()
+        if 0 in geometry[1]:
+            held.views[geometry] = value
+            return
         held.views.clear()
         held.data = False
-        made = Region(*geometry, value) if dense(*geometry[1:]) else self._written(held, geometry, value)
+        whole = dense(*geometry[1:])
+        made = None if whole and not self._of_a_row(held, geometry) else self._written(held, geometry, value)
+        made = Region(*geometry, value) if made is None and whole else made
         start, stop = extent(geometry) if made is None else (made.start, made.stop)
         rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
         held.regions = sorted([*rest, *([] if made is None else [made])], key=lambda region: region.start)
         held.views[geometry] = value
+
+    def _of_a_row(self, held: Held, geometry: Geometry) -> bool:
+        """Whether a view is a part of the rows of one sample of several, as the first labels of one in a batch."""
+        start, stop = extent(geometry)
+        for region in (r for r in held.regions if len(r.value.parts) > 1 and r.start <= start < stop <= r.stop):
+            by = region.stride[region.value.axis]
+            each, first, last = by * region.value.rows, start - region.start, stop - 1 - region.start
+            return by == max(region.stride) and stop - start < each and first // each == last // each
+        return False
 
     def _written(self, held: Held, geometry: Geometry, value: Value) -> Region | None:
         """What lies around a view with gaps after a write through it: it holds other rows of some axes."""
@@ -246,6 +260,13 @@ class Memory:
         clipped = [self._piece(r, max(r.start, start), min(r.stop, stop)) for r in pieces]
         sizes = [(prod(r.shape),) for r in clipped]
         flats = [self._in_order(r.value, r.shape, r.stride, size) for r, size in zip(clipped, sizes, strict=True)]
+        owners = self.moves.terms.owners
+        own = {owners[self.moves.terms.bare(term)[0]] for flat in flats for part in flat.parts for term in part}
+        if (
+            len(own - {NOBODY}) == 1 and max(own) >= 0 and all(flat.shared for flat in flats)
+        ):  # pieces of one sample, of any size
+            wholes = [self.moves.fitted(flat.parts[0], size) for flat, size in zip(flats, sizes, strict=True)]
+            return Region(start, (stop - start,), (1,), shared(self.moves.laid(wholes, sizes, 0, (stop - start,))))
         return Region(start, (stop - start,), (1,), self.moves.join(flats, sizes, 0, (stop - start,)))
 
     def _assembled(self, held: Held, geometry: Geometry) -> Value | None:

@@ -298,13 +298,17 @@ class Reading(TorchFunctionMode):
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
+        alpha = kwargs.get("alpha")
+        if name in SCALED and isinstance(alpha, Carries) and isinstance(args[-1], torch.Tensor):
+            wide = args[-1].dtype is torch.float64
+            return func(*args[:-1], args[-1] * self._tensor(alpha, wide), **{**kwargs, "alpha": 1})
         if name not in FILLED | SHOWN:
             for number in carried((args, kwargs)):
                 number.left()
         before = self.engine.facts.counted
         made = func(*args, **kwargs)
-        if name == "one_hot":  # it looks at the least and the largest label, and hands out neither
-            self.engine.facts.counted = before
+        if name == "one_hot" or (name == "__getitem__" and self._cuts(args[1])):
+            self.engine.facts.counted = before  # the least and the largest label are not handed out; places count none
         if name in FILLED and isinstance(made, torch.Tensor):
             self._filled(made, args, kwargs)
         return made
@@ -344,6 +348,16 @@ class Reading(TorchFunctionMode):
         if self._drawn({term for part in self.engine.value(tensor).parts for term in part}):
             self.engine.facts.counted = before
         return number
+
+    def _cuts(self, index: Any) -> bool:
+        """Whether a number that was drawn says where a slice of a plain length lies: `text[i : i + 8]`."""
+        slices = [one for one in (index if isinstance(index, tuple) else (index,)) if isinstance(one, slice)]
+        pairs = [(one.start, one.stop) for one in slices if torch.Tensor in (type(one.start), type(one.stop))]
+        if not pairs or not all(isinstance(one, torch.Tensor) for pair in pairs for one in pair):
+            return False
+        own = [(single(self.engine, start), single(self.engine, stop)) for start, stop in pairs]
+        same = all(self.engine.laws.constant(plus(stop, start, Fraction(-1))) for start, stop in own)
+        return same and all(self._drawn(set(start)) for start, _ in own)
 
     def _drawn(self, made: set[int]) -> bool:
         """Whether a number is one that was drawn, as it is."""

@@ -28,7 +28,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import SAMPLED, Hints, Update, largest, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
-from gradproof.shadow.whole.interpreter import LOOKUPS, Call, rows_of, within
+from gradproof.shadow.whole.interpreter import COUNTING, LOOKUPS, MOST, Call, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import MOVED
@@ -53,8 +53,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """An engine for a function that is called for each of two runs.
 
     `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
-    one of them is the axis of samples; rows of one line of code are numbered in the order in which they are made. What
-    that calls a sample is a name for rows of arbitrary numbers: a wrong guess can cost a proof, and makes no false one.
+    one of them is the axis of samples; rows of one line are numbered in the order in which they are
+    made. What that calls a sample is a name for arbitrary numbers: a wrong guess makes no false proof. Where it costs
+    one, the runs are made again with `hints.rows`: every first axis has samples, of data made by no draw as well, but
+    for what all samples use alike (`followed.again`).
     """
 
     constants = False
@@ -175,17 +177,18 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         shape, site = tuple(tensor.shape), call_site()
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         tables = (rows for rows in shape[:1] if rows > self.most and not labels)
-        whole = (self.samples, self.samples * self.world, *tables)
-        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (*whole, self.rows, self.rows * self.world))
-        axis = next(fitting, None)
+        whole, item = (self.samples, self.samples * self.world, *tables), self.hints.rows and self.running == "stack"
+        sizes = {*whole, self.rows, self.rows * self.world}
+        fits = {self.rows, *range(2, MOST + 1)} if self.hints.rows and not labels else sizes
+        axis = next((i for i, size in enumerate(shape[:2]) if size in fits and not item), None)
+        if real is None and site in self.hints.common:
+            self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
+            return self._shared(site + self.drawing, shape)
         if real is None:
-            if site in self.hints.common:
-                self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
-                return self._shared(site + self.drawing, shape)
             self.axes.setdefault(site, []).append(axis)
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)
-        flat = count > 0 and not left and (axis is None or count in self.widths)
+        flat = count > 0 and not left and not item and (axis is None or count in self.widths)
         axis, each = (0, count) if flat else (axis, 1)
         rows = 1 if axis is None else shape[axis] // each
         size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
@@ -195,17 +198,18 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
         self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
+        self.facts.there = max(self.facts.there, first + max(rows, *shape[:1]) if real is None else math.inf)
         if real is not None and self.constants:
             name = f"{real.dtype} {digest(real)}"
             constant = ("constant", (name,), (), shape)
             taken = constant in self.terms.known or name in self.hints.fixed  # by the other run, for no rows of samples
-            self.fixed[name] = axis is None or taken
+            self.fixed[name] = (axis is None and not item) or taken
             if self.fixed[name]:
                 self.facts.fixed |= {self.location(): None} if shape[:1] > (self.most,) else {}
                 return self.leaf("constant", (name,), shape)
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
         made = self.data([(*name, within) for name in names], before + first, size, axis)
-        if rows > self.most:
+        if rows > (1 if self.hints.rows else self.most):
             key = site if real is None else f"{real.dtype} {digest(real)}"
             self.tables.setdefault(key, []).append(frozenset(leaf for part in made.parts for leaf in part))
         return made
@@ -308,6 +312,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         space, base = spec.base.split(".", 1)
         tensors = tensors_in((args, kwargs))
+        if str(kwargs.get("device")) == "meta" or any(tensor.is_meta for tensor in tensors):
+            return func(*args, **kwargs)  # shapes alone, and no training
         if space in ("c10d", "_c10d_functional"):
             return self._collective(func, spec, base, args, kwargs)
         if any(tensor.layout is not torch.strided for tensor in tensors):
@@ -387,6 +393,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.facts.free = True
         with _disable_current_modes():
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
+
+    def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
+        made = call.out[0] if call.out else None
+        if not self.hints.rows or call.name not in COUNTING or made is None or not made.dim() or initialising():
+            return super()._judged(func, spec, call)
+        return [self.source(made, within(made), made)]
 
     # Random numbers
 

@@ -130,7 +130,8 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
     given = [*args, *kwargs.values()] if name in LENGTHS | LISTS else []
     if name in LISTS:
         return tensors_in([one for one in given if isinstance(one, list | tuple)])
-    return [one for one in given[1:] if isinstance(one, torch.Tensor) and not one.is_floating_point()]
+    lengths = given[2 if name == "ctc_loss" else 1 :]  # its labels stay in the tensor
+    return [one for one in lengths if isinstance(one, torch.Tensor) and not one.is_floating_point()]
 
 
 @contextmanager
@@ -369,6 +370,8 @@ def calls(engine: Engine) -> Iterator[None]:
     original = torch.autograd.graph._engine_run_backward
 
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(root.is_meta for root in tensors_in(roots)):
+            return original(roots, *args, **kwargs)
         engine.calls.append(user_location())
         try:
             with torch.no_grad():

@@ -43,7 +43,8 @@ from gradproof.shadow.whole.values import NOUGHT, Value, number, part_shape, sha
 def add(x: Interpreter, call: Call) -> list[Value] | None:
     """A combination of two tensors, or of a tensor and a number."""
     alpha = x.exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
-    if not call.numeric() or alpha is None or len(call.args) < 2:
+    numbers = call.numeric() or (call.out[0] is not None and call.out[0].is_complex())
+    if not numbers or alpha is None or len(call.args) < 2:
         return None
     operands, given = list[tuple[Value, Shape]](), zip(call.values, call.shapes, strict=True)
     for arg in call.args[:2]:
@@ -270,9 +271,10 @@ FEW = 256
 
 
 def pieces(x: Interpreter, call: Call, dims: Sequence[int], by: Fraction) -> Value | None:
-    """A sum of numbers that stand side by side is the sum of them."""
-    shape, out = call.shapes[0], call.out_shape()
-    each = singles(x, call.values[0], shape) if prod(shape) <= FEW else None
+    """A sum of numbers that stand side by side is the sum of them; rows of samples that stay are summed each alone."""
+    shape, out, value = call.shapes[0], call.out_shape(), call.values[0]
+    apart = len(value.parts) > 1 and value.axis not in dims
+    each = singles(x, value, shape) if prod(shape) <= FEW and not apart else None
     if each is None:
         return None
     locations = np.moveaxis(np.arange(prod(shape)).reshape(shape), list(dims), range(-len(dims), 0))
@@ -338,7 +340,7 @@ def fill(x: Interpreter, call: Call) -> list[Value] | None:
     kind = torch.float32 if call.out[0] is None else call.out[0].dtype
     whole = not (kind.is_floating_point or kind.is_complex)
     if isinstance(found, torch.Tensor):
-        if whole and (found.is_floating_point() or kind is torch.bool):
+        if whole and (found.is_floating_point() or (kind is torch.bool and found.dtype is not torch.bool)):
             return None
         return [x.expand(call.values[-1], call.shapes[-1], call.out_shape())]
     if whole and isinstance(found, int | float) and math.isfinite(found):
@@ -398,15 +400,17 @@ def permute(x: Interpreter, call: Call) -> list[Value] | None:
 
 @rule("repeat")
 def repeated(x: Interpreter, call: Call) -> list[Value] | None:
-    """A tensor again and again: a broadcast of axes of one row; along the first axis, parts that are alike."""
+    """A tensor again and again: a broadcast of axes of one row; along the first axis, its parts once more each time."""
     value, out, turns = call.values[0], call.out_shape(), call.argument(1, "repeats")
     more = len(out) - len(call.shapes[0])
     size = (*(1,) * more, *call.shapes[0])
     value = x.reshape(value, call.shapes[0], size, None if value.shared else value.axis + more)
     if all(turn == 1 or rows == 1 for turn, rows in zip(turns, size, strict=True)):
         return [x.expand(value, size, out)]
-    if not value.shared or any(turn != 1 for turn in turns[1:]) or not out[0]:
+    if any(turn != 1 for turn in turns[1:]) or not out[0]:
         return None
+    if not value.shared:
+        return [value.holding(value.parts * turns[0])] if (value.axis, value.turns) == (0, 1) else None
     return [x.along(0, size[0], [x.fitted(value.parts[0], size)] * turns[0], out)]
 
 

@@ -178,3 +178,44 @@ def masked_put(x: Interpreter, call: Call) -> list[Value] | None:
     if not isinstance(first, torch.Tensor) or others or first.dtype is not torch.bool or prod(call.shapes[-1]) != 1:
         return None
     return x.apply(Law(fixed("...", "...", ".*", "->...")), replace(call, name="masked_put", attributes=()))
+
+
+# -- Bags: as many rows of a table are summed, or averaged, for each sample.
+
+
+def bags(x: Interpreter, call: Call) -> Call | None:
+    """A lookup in bags of one size, as `F.embedding_bag` makes of a matrix; None for others, weighted ones and maxima.
+
+    Its first tensor is the table, or the gradient of what was looked up.
+    """
+    given = dict(zip(call.arguments, call.args, strict=False)) | call.kwargs
+    (start, *_), offsets = call.shapes[1], call.values[2].parts[0]
+    term = next(iter(offsets)) if call.values[2].shared and len(offsets) == 1 else x.terms.one
+    count = call.shapes[2][0] if call.shapes[2] else 0
+    if x.terms.operators[term] != "range" or not count or start % count or given.get("mode") == 2:
+        return None
+    weighted = isinstance(given.get("per_sample_weights"), torch.Tensor) or given.get("include_last_offset")
+    if weighted or given.get("scale_grad_by_freq") or x.terms.attributes[term] != (0, start // count):
+        return None
+    size = (count, start // count)
+    rows = x.reshape(call.values[1], call.shapes[1], size)
+    form = (given.get("mode", 0), given.get("padding_idx", -1), given.get("num_weights"))
+    part = call.some(0, 1, attributes=form, out=call.out[:1])
+    return replace(part, values=[call.values[0], rows], shapes=[call.shapes[0], size])
+
+
+@rule("_embedding_bag")
+def bag(x: Interpreter, call: Call) -> list[Value] | None:
+    """Sums of rows of a table, each sample apart; what is beside them are numbers of the whole list."""
+    part = bags(x, call)
+    if part is None:
+        return None
+    rest = x.opaque(replace(call, coupled=[]))[1:]
+    return x.apply(Law(fixed("YZ", "aB", "->aZ"), linear=(0,)), part) + rest
+
+
+@rule("_embedding_bag_backward")
+def bag_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of the table: a sum over samples."""
+    part = bags(x, call)
+    return None if part is None else x.apply(Law(fixed("aZ", "aB", "->YZ"), linear=(0,)), part)

@@ -119,6 +119,18 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     return [divided(x, made[0], counted) if reduction == 1 else made[0]]
 
 
+CTC = ("b", "AbC", "bD", "b", "b", "b", "bEF", "->AbC")
+"""Letters of the gradient of a loss over alignments, whose labels are a matrix: what comes from above is first."""
+
+
+@rule("_ctc_loss", "_ctc_loss_backward")
+def alignments(x: Interpreter, call: Call) -> list[Value] | None:
+    """A loss over alignments, and its gradient: each sample apart, along the second axis of its scores."""
+    ranks = "".join(str(len(shape)) for shape in call.shapes)
+    laws = {"3211": Law(fixed(*CTC[1:5], "->b", "->bEF")), "1321113": Law(fixed(*CTC), linear=(0,))}
+    return x.apply(laws[ranks], call) if ranks in laws else None
+
+
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
 def batch_norm(x: Interpreter, call: Call) -> list[Value] | None:
     """A batch norm with running statistics: each sample apart. In training, rows of one channel are coupled."""
