@@ -46,8 +46,8 @@ Kind = tuple[tuple[Act, ...], tuple[Act, ...], frozenset[int]]
 class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
 
-    `held`: by what batches hold, of any data loader, the iteration and the number of the first such batch since one
-    came to its end.
+    `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
+    to its end. `shared`: several workers iterate, each over a copy of one dataset.
     """
 
     length: int | None = None
@@ -60,6 +60,7 @@ class Iteration:
     most: int = 1
     late: int = 0
     held: dict[Any, tuple[Iteration, int]] = field(default_factory=dict)
+    shared: bool = False
 
     @property
     def stated(self) -> bool:

@@ -35,7 +35,10 @@ AGAIN = "a micro-batch has no row of its own: this line trains on one that its w
 EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
 EQUAL = "this micro-batch holds what an earlier one held: each may train on the same samples"
 SKIPPED = "this batch of the data loader, between others of its iteration that were trained on, is in no gradient"
-REREAD = "this batch of the data loader holds what one of another iteration over it held, and none had come to its end"
+AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
+PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
+TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
+REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
@@ -68,7 +71,7 @@ class OneRun(Judging):
         modes = engine.modes  # with a mode of its own, evaluation is no training
         self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
-        self.equal = self.equality() if self.windows and self.ended is None else None
+        self.equal = self.sure() if self.windows and self.ended is None else None
 
     def _dropped(self, step: Update, runs: Sequence[BackwardPass], left: int) -> int:
         """How many of the first runs of a window were zeroed, where the events show that an epoch left them over."""
@@ -205,12 +208,26 @@ class OneRun(Judging):
 
     # GA-EQ-001
 
-    def equality(self) -> Result:
+    def sure(self) -> Result:
+        """The equality of weights, for each axis along which samples may lie where nothing showed theirs."""
+        if self.engine.unsure is None:
+            return self.equality(self.windows)
+        axes = {axis: [window for window in self.windows if self._axis(window) == axis] for axis in (0, 1)}
+        made = [self.equality(windows) for windows in axes.values() if windows]
+        bad = next((one for one in made if one.outcome is not Outcome.HOLDS), None)
+        if len(made) > 1 and (bad is None or all(one.outcome is Outcome.REFUTED for one in made)):
+            return bad or self.equality(self.windows)
+        return self._open(EQ, AXIS, self.engine.unsure)
+
+    def _axis(self, window: WindowWeights) -> int:
+        return max((self.engine.axes.get(sample // MICRO, 0) for sample in window.samples), default=0)
+
+    def equality(self, windows: Sequence[WindowWeights]) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        found = [self._scaled(window) for window in self.windows]
+        found = [self._scaled(window) for window in windows]
         self.totals = {words for words, _, _ in found if words}
         others = [bad for _, total, bad in found if bad and total and bad.outcome is not Outcome.REFUTED]
-        for window, (_, total, bad) in zip(self.windows, found, strict=True):
+        for window, (_, total, bad) in zip(windows, found, strict=True):
             unequal = next(self._unequal(window), None)
             if unequal is not None:
                 return unequal
@@ -221,7 +238,8 @@ class OneRun(Judging):
         if bad is None and self.totals & {SUM, DIVIDED} and len(self.totals) > 1:
             bad = self._open(EQ, f"one window is weighed otherwise than another: {words}", self._location())
         reason = f"each sample of a window has one weight in each gradient; {words}"
-        return self._differing([total for _, total, _ in found]) or bad or self._result(EQ, Outcome.HOLDS, reason)
+        differing = self._differing([total for _, total, _ in found]) if len(windows) == len(self.windows) else None
+        return differing or bad or self._result(EQ, Outcome.HOLDS, reason)
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -258,6 +276,11 @@ class OneRun(Judging):
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = self.facts.coupled
+        moved = self.engine.shuffled
+        if where is None and moved is not None:
+            return self._open(
+                EQ, f"rows of a micro-batch were moved before they were met: samples of {what} meet", moved
+            )
         if where is None:
             return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
         help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0]}"
@@ -526,7 +549,11 @@ class OneRun(Judging):
         yield from ((REUSED + self._mode(both), at) for at, both in meetings.reused if not both & self.evaluated)
         yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
         seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
-        yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
+        for number, (first, at, twice) in meetings.repeats.items():
+            yield from ((TWICE if twice else REREAD, at) for both in [{number, first}] if both <= own)
+        for number in sorted(own & self.engine.given.keys() & self.engine.met.keys()):
+            if len(self.engine.met[number]) < (self.engine.rows[number] or 0):
+                yield PARTLY, self.engine.given[number][1]
         yield from self._equal()
         yield from self._passed_over()
         for window in windows:

@@ -442,7 +442,7 @@ class Meetings:
         self.again = False
         self.by_chance: Any = None
         self._rows: list[tuple[tuple[int, int], Geometry, Sequence[int], set[int], Any]] = []
-        self.repeats: dict[int, tuple[int, Any]] = {}
+        self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}

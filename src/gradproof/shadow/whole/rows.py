@@ -79,7 +79,9 @@ class Node:
 
     def places(self) -> torch.Tensor:
         """Where each element lies, in bytes of all memory that was seen, for a tensor that no movement made."""
-        found = torch.tensor(self.first)
+        found = torch.tensor(self.first if self.steps else NOWHERE)
+        if len(self.steps) != len(self.shape):  # of no place, as what holds one number
+            return found.expand(self.shape)
         for at, (size, by) in enumerate(zip(self.shape, self.steps, strict=True)):
             numbers = (torch.arange(size) * by).view([-1 if one == at else 1 for one in range(len(self.shape))])
             found = found + numbers
@@ -233,11 +235,12 @@ class Rows:
         if base == "index":
             used = [(at, one) for at, one in enumerate(args[1]) if one is not None]
             node.taken = used[0][0] if len(used) == 1 and used[0][1].dim() == 1 else None
+            node.chosen = all(one.dim() == 0 for _, one in used)
             if len(used) == 1 and used[0][1].dtype not in (torch.bool, torch.uint8):
                 self._chosen_by(node, used[0][1])
         if base in ("index_select", "gather"):
             self._chosen_by(node, args[2])
-        node.chosen = base in ("select", "unbind")
+        node.chosen |= base in ("select", "unbind")
 
     def _chosen_by(self, node: Node, index: torch.Tensor) -> None:
         chooser = self.node(index)
@@ -363,6 +366,10 @@ class Rows:
             return axis
         at = 0 if node.chosen and rows is not None and node.shape[:1] == (rows,) else node.taken
         return at if at is not None and rows in (None, node.shape[at]) else None
+
+    def chosen(self, node: Node) -> bool:
+        """Whether a tensor is one of the first axis of a larger one, with nothing taken along another axis since."""
+        return any(one.chosen for one in _above(node))
 
     def ids(self, tensor: torch.Tensor) -> torch.Tensor:
         """Where each element lay first, in bytes of all memory that was seen."""

@@ -29,7 +29,7 @@ from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of
-from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Rows, moves
+from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Node, Rows, moves
 from gradproof.shadow.whole.terms import Shape, Terms, exact
 from gradproof.shadow.whole.unseen import call_site, digest
 from gradproof.shadow.whole.values import Value, shape_with, shared
@@ -75,6 +75,10 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.grains = dict[int, int]()  # rows of a micro-batch that are followed as one sample
         self.axes = dict[int, int]()  # along which axis of data a module showed that samples lie
         self.met = dict[int, set[int]]()  # the rows of a batch of a data loader that met anything
+        self.unsure: Location | None = (
+            None  # nothing showed along which axis samples lie: windows try one after another
+        )
+        self.shuffled: Location | None = None  # rows of a micro-batch were met in another order than its own
         self.turns: Counter[tuple[str, int]] = Counter()
         self.marked = set[int]()  # by a forward pass
         self.given = dict[int, tuple[Any, Location]]()  # by a data loader with gradients on: its iteration, and where
@@ -172,11 +176,13 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         number = max(node.fetches, default=-1)
         if node.fetches:
             own = self.origins.of_batches(node, self._of_batch)
+            self._count(node, own)
         else:
             number, found = self.opened(), None
             self._meets(shape)
             if number not in self.rows:
-                self.rows[number] = self._rows_of(tensor)
+                self.rows[number], axis = self._rows_of(tensor, None) if shape else (None, 0)
+                self.axes.setdefault(number, axis)
             self._begins(number)
             rows = self.rows[number]
             found = None if rows is None else self._placed(tensor, rows, self.axes.get(number, 0))
@@ -191,12 +197,32 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self.meetings.rows(names, self.origins.tables(tensor), geometry_of(tensor), at, self.location())
         return value
 
-    def _rows_of(self, tensor: torch.Tensor) -> int | None:
-        """The rows of a micro-batch that begins with a tensor: those that were taken for it, or its first axis."""
-        found = self.origins.begins(self.origins.node(tensor), None) if tensor.dim() > 1 else None
-        if found is None or bool((found < 0).any()):
-            return tensor.shape[0] if tensor.dim() else None
-        return int(found.max()) + 1
+    def _rows_of(self, tensor: torch.Tensor, shown: int | None) -> tuple[int, int]:
+        """The rows of a micro-batch that begins with a tensor, and their axis: those that were taken for it.
+
+        `shown`: the axis that a module showed. Where nothing shows it, as of one of a table of batches, windows try
+        the first and the second in turn: what is said then has to hold for both.
+        """
+        if shown is not None:
+            return tensor.shape[shown], shown
+        node = self.origins.node(tensor)
+        found = self.origins.begins(node, None) if tensor.dim() > 1 else None
+        if found is not None and bool((found >= 0).all()) and (bool(found.any()) or tensor.shape[0] == 1):
+            return int(found.max()) + 1, 0
+        batches = tensor.dim() > 1 + tensor.is_floating_point() and (found is not None or self.origins.chosen(node))
+        self.unsure = self.unsure or (self.location() if batches else None)
+        axis = len(self.facts.updates) % 2 if batches else 0
+        return tensor.shape[axis], axis
+
+    def _count(self, node: Node, own: torch.Tensor) -> None:
+        """Rows of batches of a data loader were met, of which some may be followed as one sample."""
+        every = {number: self._of_batch(number) for number in node.fetches}
+        if all(len(self.met.get(number, ())) >= rows for number, (_, rows, _, _) in every.items()):
+            return
+        if any(each > 1 for _, _, each, _ in every.values()):
+            own = self.origins.of_batches(node, lambda number: (*every[number][:2], 1, every[number][3]))
+        for row in torch.unique(own[own >= 0]).tolist():
+            self.met.setdefault(row // MICRO, set()).add(row % MICRO)
 
     def _placed(self, tensor: torch.Tensor, rows: int, axis: int) -> torch.Tensor | None:
         """The row of each element in the present micro-batch; None for a table, which has no row of it."""
@@ -246,6 +272,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             parts, rows, blocks_of = in_parts(along)
             leaves = [self.terms.of(leaf(owner, shape_with(shape, axis, rows))) for owner in parts]
             value = Value(tuple(leaves), axis, rows, blocks_of)
+            if parts != sorted(parts):
+                self.shuffled = self.shuffled or self.location()
             if axis == 0:
                 self._met(tensor, along)
         for owner in turns:
@@ -305,14 +333,13 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
 
     def _passes(self, module: nn.Module, first: torch.Tensor, given: Sequence[torch.Tensor]) -> tuple[int, int]:
         """The micro-batch of a forward pass of data that no loader gave, and its rows."""
-        number, axis = self.opened(), shown_axis(module, first)
+        number = self.opened()
         with _disable_current_modes():
-            rows = first.shape[axis] if axis else self._rows_of(first) or 1
+            rows, axis = self._rows_of(first, shown_axis(module, first))
         begun = self.begun or (number in self.marked and self.rows[number] not in (None, rows))
         if begun and not any(map(self._of_present, given)):  # else a decoder, a loss, or a metric
             number = self.fetch = self.fetch + 1
-        if axis:
-            self.axes.setdefault(number, axis)
+        self.axes.setdefault(number, axis)
         return number, rows
 
     def _of_present(self, tensor: torch.Tensor) -> bool:
@@ -495,8 +522,12 @@ def in_parts(owners: Sequence[int]) -> tuple[list[int], int, int]:
     return single, each, 1
 
 
-def shown_axis(module: nn.Module, tensor: torch.Tensor) -> int:
-    """The axis of the samples that a recurrent layer, or an attention, shows: the second, where it says so."""
-    layers = (one for one in module.modules() if isinstance(getattr(one, "batch_first", None), bool))
-    first = next(layers, None)
-    return 1 if first is not None and not first.batch_first and tensor.dim() > 1 else 0
+def shown_axis(module: nn.Module, tensor: torch.Tensor) -> int | None:
+    """The axis of the samples that a recurrent layer, an attention or a convolution shows; None where none does."""
+    for layer in module.modules():
+        first = getattr(layer, "batch_first", None)
+        if isinstance(first, bool):
+            return 1 if not first and tensor.dim() > 1 else 0
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            return 0
+    return None
