@@ -54,7 +54,7 @@ class Node:
     """A tensor of data, and the movement that made it: an operator, with nodes in the place of tensors.
 
     `taken`: the axis along which its rows were taken out of a larger tensor, or joined one by one; `chosen`: it is one
-    of the first axis of a larger tensor. `fetch`: the number of the batch of a data loader that it is; `fetches`: those
+    of the first axis of a larger tensor. `joined`: it is several, one after the other. `fetch`: the number of the batch of a data loader that it is; `fetches`: those
     that it is made of. `first`: where its first element lies, in bytes, for a tensor that no movement made.
     """
 
@@ -64,6 +64,7 @@ class Node:
     item: int | None = None
     taken: int | None = None
     chosen: bool = False
+    joined: bool = False
     blank: bool = False
     fetch: int | None = None
     fetches: frozenset[int] = frozenset()
@@ -219,6 +220,7 @@ class Rows:
         node.fetches = frozenset[int]().union(*(one.fetches for one in parents))
         node.depth = 1 + max(one.depth for one in parents)
         node.blank = all(one.blank for one in parents)
+        node.joined = base == "cat" or any(one.joined for one in parents)
         dim = next((arg for arg in args[1:2] if isinstance(arg, int)), 0)
         before = parents[0].shape
         if base in ("slice", "narrow", "index_select", "stack", "cat"):

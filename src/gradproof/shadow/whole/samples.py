@@ -91,6 +91,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self._copies: list[tuple[torch.Tensor, Value]] = []  # of what was read since the last micro-batch began
         self._before_training: dict[int, Any] = {}
         self._taken, self._first_ahead = 0, 1 << 62
+        self._sizes = dict[str, int]()
         self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
 
     def _leave(self, why: str) -> None:
@@ -176,6 +177,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         number = max(node.fetches, default=-1)
         if node.fetches:
             own = self.origins.of_batches(node, self._of_batch)
+            if apart(own)[0] is None and self._grouped(number, own):
+                own = self.origins.of_batches(node, self._of_batch)
             self._count(node, own)
         else:
             number, found = self.opened(), None
@@ -213,6 +216,21 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.unsure = self.unsure or (self.location() if batches else None)
         axis = len(self.facts.updates) % 2 if batches else 0
         return tensor.shape[axis], axis
+
+    def _grouped(self, number: int, own: torch.Tensor) -> bool:
+        """Whether a batch was made fewer rows, as of pairs, each of as many rows of it: each of them is a sample."""
+        _, rows, each, _ = self._of_batch(number)
+        count = own.shape[0] if own.dim() > 1 else 1
+        if self.met.get(number) or each > 1 or count < 2 or rows % count or not torch.all(own >= 0):
+            return False
+        found, size = own.reshape(count, -1) - number * MICRO, rows // count
+        first = torch.arange(count) * size
+        if not torch.equal(found.amin(1), first) or not torch.equal(found.amax(1), first + size - 1):
+            return False
+        if self._sizes.setdefault(call_site(), size) != size:
+            self.lose("batches are taken apart by numbers that differ")
+        self.grains[number] = size
+        return True
 
     def _count(self, node: Node, own: torch.Tensor) -> None:
         """Rows of batches of a data loader were met, of which some may be followed as one sample."""
@@ -269,9 +287,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         elif axis is None:
             value = shared(self.terms.of(leaf(mixed[0] if mixed else NOWHERE, shape)))
         else:
-            parts, rows, blocks_of = in_parts(along)
+            parts, rows, turns_of = in_parts(along, self.origins.node(tensor).joined)
             leaves = [self.terms.of(leaf(owner, shape_with(shape, axis, rows))) for owner in parts]
-            value = Value(tuple(leaves), axis, rows, blocks_of)
+            value = Value(tuple(leaves), axis, rows, turns_of)
             if parts != sorted(parts):
                 self.shuffled = self.shuffled or self.location()
             if axis == 0:
@@ -511,13 +529,16 @@ def apart(own: torch.Tensor) -> tuple[int | None, list[int]]:
     return (None, []) if best is None else (best[0], best[2])
 
 
-def in_parts(owners: Sequence[int]) -> tuple[list[int], int, int]:
-    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns."""
+def in_parts(owners: Sequence[int], joined: bool) -> tuple[list[int], int, int]:
+    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns.
+
+    `joined`: they are one tensor after the other.
+    """
     each = math.gcd(*(len([*run]) for _, run in itertools.groupby(owners)))
     single = [*owners[::each]]
     once = [*dict.fromkeys(single)]
     turns, rest = divmod(len(single), len(once))
-    if not rest and single == once * turns:
+    if not rest and single == once * turns and not (joined and turns > 1):
         return once, each * turns, turns
     return single, each, 1
 
