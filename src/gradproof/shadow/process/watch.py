@@ -134,11 +134,12 @@ class ScriptWatch(Monitor):
         self.engine.took(batch, it)
         if not self.on or it is None or not torch.is_grad_enabled():
             return
-        rows = [t for t in tensors_in(batch) if plain(t) and t.dim() and len(t) == it.rows]
-        names = sum((digests(t, 0) for t in rows), torch.tensor(0)).tolist() if rows else ()
+        with self.engine.own_work():
+            rows = [digests(t, 0) for t in tensors_in(batch) if plain(t) and t.dim() and len(t) == it.rows]
+            names = torch.stack(rows).sum(0).tolist() if rows else ()
         for name in names:
             of, first = it.held.setdefault(name, (it, self.engine.fetch))
-            if of is not it or (it.shared and first != self.engine.fetch):
+            if (of is not it and not of.cut) or (it.shared and of is it and first != self.engine.fetch):
                 self.engine.meetings.repeats[self.engine.fetch] = first, user_location(), of is it
 
     def handing(self, made: Handed) -> None:

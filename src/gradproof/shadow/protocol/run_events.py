@@ -73,6 +73,11 @@ class Iteration:
         return self.ended or self.read == self.length
 
     @property
+    def cut(self) -> bool:
+        """Whether most of its batches were read: an epoch may leave out the rest."""
+        return self.length is not None and 2 * self.read >= self.length
+
+    @property
     def trained(self) -> bool:
         """Whether every batch was read and each was followed by a backward pass."""
         return self.complete and self.passes >= self.read

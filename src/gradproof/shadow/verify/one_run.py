@@ -194,12 +194,18 @@ class OneRun(Judging):
         path = ", on the recorded path" if read or any(window.step.part for window in self.windows) else ""
         return f"all real weights and data at these shapes, {shown}{path}{read}"
 
+    def samples_said(self) -> str:
+        """What the samples of a window were taken to be, in words; nothing where none was met."""
+        micro = {sample // MICRO for window in self.windows[:1] for sample in window.samples}
+        return self.engine.described(micro)
+
     def assumptions(self) -> list[str]:
         """What the results rest on."""
         facts = self.facts
         return [
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
+            *([self.samples_said()] if self.samples_said() else []),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             *([ASSUMED] if self.totals & {MEAN, OWN_FACTOR} else []),
             other_lengths(self.terms, [window.step for window in self.windows]),
@@ -212,15 +218,12 @@ class OneRun(Judging):
         """The equality of weights, for each axis along which samples may lie where nothing showed theirs."""
         if self.engine.unsure is None:
             return self.equality(self.windows)
-        axes = {axis: [window for window in self.windows if self._axis(window) == axis] for axis in (0, 1)}
-        made = [self.equality(windows) for windows in axes.values() if windows]
-        bad = next((one for one in made if one.outcome is not Outcome.HOLDS), None)
-        if len(made) > 1 and (bad is None or all(one.outcome is Outcome.REFUTED for one in made)):
-            return bad or self.equality(self.windows)
+        axes = [{self.engine.axes.get(s // MICRO, 0) for s in window.samples} for window in self.windows]
+        each = [[window for window, own in zip(self.windows, axes, strict=True) if own == {axis}] for axis in (0, 1)]
+        made = [self.equality(windows) for windows in each if windows]
+        if len(made) > 1 and made[0].outcome is made[1].outcome:
+            return made[0]
         return self._open(EQ, AXIS, self.engine.unsure)
-
-    def _axis(self, window: WindowWeights) -> int:
-        return max((self.engine.axes.get(sample // MICRO, 0) for sample in window.samples), default=0)
 
     def equality(self, windows: Sequence[WindowWeights]) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
@@ -551,9 +554,7 @@ class OneRun(Judging):
         seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
         for number, (first, at, twice) in meetings.repeats.items():
             yield from ((TWICE if twice else REREAD, at) for both in [{number, first}] if both <= own)
-        for number in sorted(own & self.engine.given.keys() & self.engine.met.keys()):
-            if len(self.engine.met[number]) < (self.engine.rows[number] or 0):
-                yield PARTLY, self.engine.given[number][1]
+        yield from ((PARTLY, self.engine.given[number][1]) for number in sorted(own) if self.engine.partly(number))
         yield from self._equal()
         yield from self._passed_over()
         for window in windows:

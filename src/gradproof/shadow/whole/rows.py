@@ -32,13 +32,13 @@ DEEP, MANY = 48, 4096
 NOWHERE, MIXED = -1, -2
 """An element of no row that is known, and one of several."""
 SHAPED = frozenset({"view", "_unsafe_view", "_reshape_alias", "reshape"})
-SAME = frozenset({"clone", "_to_copy", "contiguous", "_pin_memory", "lift_fresh", "detach", "alias"})
-"""Operators that keep each element in its place."""
+SAME = frozenset({"clone", "_to_copy", "contiguous", "_pin_memory", "lift_fresh", "detach", "alias", "masked_fill"})
+"""Operators that keep each element in its place, if they write numbers into some."""
 MOVED_ARGUMENTS = {"where": (1, 2), "index_put": (0, 2), "_index_put_impl": (0, 2)}
 """Which arguments of a movement are moved, where it is not the first alone."""
 MOVEMENTS = SAME | frozenset({
     "roll", "flip", "rot90", "cat", "stack", "index", "index_select", "gather", "take", "repeat", "where",
-    "masked_select", "constant_pad_nd", "masked_fill", "index_put", "_index_put_impl", "repeat_interleave", "tril",
+    "masked_select", "constant_pad_nd", "index_put", "_index_put_impl", "repeat_interleave", "tril",
     "triu", "copy", "_reshape_copy", "reshape", "_unsafe_view",
 })  # fmt: skip
 BLANK = frozenset(
@@ -54,8 +54,9 @@ class Node:
     """A tensor of data, and the movement that made it: an operator, with nodes in the place of tensors.
 
     `taken`: the axis along which its rows were taken out of a larger tensor, or joined one by one; `chosen`: it is one
-    of the first axis of a larger tensor. `joined`: it is several, one after the other. `fetch`: the number of the batch of a data loader that it is; `fetches`: those
-    that it is made of. `first`: where its first element lies, in bytes, for a tensor that no movement made.
+    of the first axis of a larger tensor. `joined`: it is several, one after the other. `fetch`: the number of the batch
+    of a data loader that it is; `fetches`: those that it is made of. `first`: where its first element lies, in bytes,
+    for a tensor that no movement made.
     """
 
     shape: Shape
@@ -168,6 +169,8 @@ class Rows:
             self._put(made[0], Node(tuple(made[0].shape), blank=True), True)
         elif (spec.view and base != "as_strided") or base in MOVEMENTS:
             view = made[0].untyped_storage()._cdata == tensors_in(args)[0].untyped_storage()._cdata
+            if base == "masked_fill" and made[0].shape != args[0].shape:
+                return
             if view and geometry_of(made[0]) == geometry_of(args[0]) and len(made) == 1:
                 return
             found = self._moved(func, spec, args, kwargs)
@@ -210,8 +213,6 @@ class Rows:
         given = [own(arg, at in positions) for at, arg in enumerate(args)]
         if base == "constant_pad_nd":
             given[2:] = [NOWHERE]
-        if base == "masked_fill":
-            given[2] = NOWHERE
         given = given[:2] if base in SHAPED else given
         return (func, tuple(given), {k: v for k, v in kwargs.items() if k == "dim"}), tuple(parents)
 
@@ -287,8 +288,9 @@ class Rows:
 
         def again(node: Node) -> Node:
             first = self._place(torch.Size(node.shape).numel())
-            call: Call = (None, (node,), {})
-            return Node(node.shape, (node,), call, fetches=node.fetches, depth=node.depth + 1, first=first)
+            parents = node.parents if node.first and node.parents else (node,)  # it was written over already
+            call: Call = (None, parents, {})
+            return Node(node.shape, parents, call, fetches=node.fetches, depth=1 + parents[0].depth, first=first)
 
         kept = {at: one for at, one in held.nodes.items() if one.parents or one.fetch is not None}
         held.nodes = {at: again(one) for at, one in kept.items() if one.depth < DEEP}
@@ -379,8 +381,11 @@ class Rows:
 
     def spans(self, tensor: torch.Tensor) -> list[tuple[int, int]]:
         """The least and the largest place of each row along the first axis."""
+        if not tensor.numel():
+            return [(NOWHERE, NOWHERE)] * tensor.shape[0]
         found = self.ids(tensor).reshape(tensor.shape[0], -1)
-        return [*zip(found.amin(1).tolist(), found.amax(1).tolist(), strict=True)]
+        least = torch.where(found < 0, 1 << 62, found).amin(1)
+        return [*zip(least.tolist(), found.amax(1).tolist(), strict=True)]
 
     def named(self, tensor: torch.Tensor, axis: int) -> list[int]:
         """A name for each row along an axis: equal for rows that hold the same, of the same places."""

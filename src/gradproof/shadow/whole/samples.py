@@ -14,7 +14,8 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -78,6 +79,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.unsure: Location | None = (
             None  # nothing showed along which axis samples lie: windows try one after another
         )
+        self.said: tuple[Shape, int] | None = None  # the first data of samples, and along which axis these lie
         self.shuffled: Location | None = None  # rows of a micro-batch were met in another order than its own
         self.turns: Counter[tuple[str, int]] = Counter()
         self.marked = set[int]()  # by a forward pass
@@ -131,11 +133,21 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             return plain
         if number is None and self._reads_ahead(tensor):
             return self._read_ahead(tensor)
-        with _disable_current_modes():
+        with self.own_work():
             made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
         fetch = self.fetch if number is None else number
         self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """With numbers of its own, which the script neither moves nor reads."""
+        self.busy += 1
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self.busy -= 1
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
@@ -153,7 +165,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             if not bool((tensor.detach() == first).all()):
                 return None
             plain = exact(float(first))
-        if plain is not None and (tensor.is_floating_point() or given):
+        if plain is not None and (tensor.is_floating_point() or given) and not self.origins.node(tensor).blank:
             self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
         if plain is not None and self._made_before(tensor):
             self.facts.reads.append((self.location(), "of data"))
@@ -174,6 +186,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
         """Data: rows of samples along an axis, or of several; a table where they are rows of no sample."""
         shape, node = tuple(tensor.shape), self.origins.node(tensor)
+        if not tensor.numel():
+            return self.leaf("constant", (digest(tensor),), shape)
         number = max(node.fetches, default=-1)
         if node.fetches:
             own = self.origins.of_batches(node, self._of_batch)
@@ -242,6 +256,17 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         for row in torch.unique(own[own >= 0]).tolist():
             self.met.setdefault(row // MICRO, set()).add(row % MICRO)
 
+    def partly(self, number: int) -> bool:
+        """Whether rows of a batch of a data loader were never met."""
+        return number in self.given and len(self.met.get(number, ())) < (self.rows.get(number) or 0)
+
+    def described(self, numbers: Collection[int]) -> str:
+        """What the samples of some micro-batches were taken to be, in words; nothing where none was met."""
+        shape, axis = self.said or ((), 0)
+        sizes = " or ".join(map(str, sorted({self.rows.get(number) or 1 for number in numbers})))
+        along = f"axis {axis}" if axis else "the rows"
+        return f"{len(numbers)} micro-batches of {sizes} samples: {along} of data {list(shape)}" if self.said else ""
+
     def _placed(self, tensor: torch.Tensor, rows: int, axis: int) -> torch.Tensor | None:
         """The row of each element in the present micro-batch; None for a table, which has no row of it."""
         found = self.origins.begins(self.origins.node(tensor), rows, axis)
@@ -290,6 +315,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             parts, rows, turns_of = in_parts(along, self.origins.node(tensor).joined)
             leaves = [self.terms.of(leaf(owner, shape_with(shape, axis, rows))) for owner in parts]
             value = Value(tuple(leaves), axis, rows, turns_of)
+            self.said = self.said or (shape, axis)
             if parts != sorted(parts):
                 self.shuffled = self.shuffled or self.location()
             if axis == 0:
@@ -352,7 +378,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def _passes(self, module: nn.Module, first: torch.Tensor, given: Sequence[torch.Tensor]) -> tuple[int, int]:
         """The micro-batch of a forward pass of data that no loader gave, and its rows."""
         number = self.opened()
-        with _disable_current_modes():
+        with self.own_work():
             rows, axis = self._rows_of(first, shown_axis(module, first))
         begun = self.begun or (number in self.marked and self.rows[number] not in (None, rows))
         if begun and not any(map(self._of_present, given)):  # else a decoder, a loss, or a metric
@@ -396,7 +422,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         """A line reads a tensor of integers: each row of it is a sample."""
         if tensor.shape[0] > MOST:
             return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
-        site, places, turns = self._first_met(tensor)[0], self.origins.spans(tensor), Counter[Span]()
+        with self.own_work():
+            places = self.origins.spans(tensor)
+        site, turns = self._first_met(tensor)[0], Counter[Span]()
         self._since.append((tensor, site, places))
         self._first_ahead = min(self._first_ahead, len(self.terms))
         leaves = []
