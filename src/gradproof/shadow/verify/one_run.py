@@ -36,6 +36,7 @@ EVALUATED = ": its forward pass was in evaluation mode, and so were passes that 
 EQUAL = "this micro-batch holds what an earlier one held: each may train on the same samples"
 SKIPPED = "this batch of the data loader, between others of its iteration that were trained on, is in no gradient"
 AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
+SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before they were met: samples meet"
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
 TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
@@ -128,8 +129,7 @@ class OneRun(Judging):
 
         One: its labels are met at one place, and it is made of the same weights, whatever the lengths of batches are.
         """
-        changed = (self.engine.own.at, self.engine.hooked, self.engine.overwritten)
-        if not parts or any(changed) or not self._simple(window):
+        if not parts or self.engine.own.at or self.engine.hooked or self.engine.overwritten or not self._simple(window):
             return False
         every = set[Any]()
         for part in parts:
@@ -196,8 +196,7 @@ class OneRun(Judging):
 
     def samples_said(self) -> str:
         """What the samples of a window were taken to be, in words; nothing where none was met."""
-        micro = {sample // MICRO for window in self.windows[:1] for sample in window.samples}
-        return self.engine.described(micro)
+        return self.engine.described({sample // MICRO for window in self.windows[:1] for sample in window.samples})
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
@@ -205,7 +204,7 @@ class OneRun(Judging):
         return [
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
-            *([self.samples_said()] if self.samples_said() else []),
+            *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             *([ASSUMED] if self.totals & {MEAN, OWN_FACTOR} else []),
             other_lengths(self.terms, [window.step for window in self.windows]),
@@ -221,9 +220,8 @@ class OneRun(Judging):
         axes = [{self.engine.axes.get(s // MICRO, 0) for s in window.samples} for window in self.windows]
         each = [[window for window, own in zip(self.windows, axes, strict=True) if own == {axis}] for axis in (0, 1)]
         made = [self.equality(windows) for windows in each if windows]
-        if len(made) > 1 and made[0].outcome is made[1].outcome:
-            return made[0]
-        return self._open(EQ, AXIS, self.engine.unsure)
+        same = len(made) > 1 and made[0].outcome is made[1].outcome
+        return made[0] if same else self._open(EQ, AXIS, self.engine.unsure)
 
     def equality(self, windows: Sequence[WindowWeights]) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
@@ -279,13 +277,9 @@ class OneRun(Judging):
 
     def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = self.facts.coupled
-        moved = self.engine.shuffled
-        if where is None and moved is not None:
-            return self._open(
-                EQ, f"rows of a micro-batch were moved before they were met: samples of {what} meet", moved
-            )
         if where is None:
-            return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
+            moved, own = self.engine.shuffled, f"the samples of {what} were not distinguished in"
+            return self._open(EQ, SHUFFLED if moved else f"{own} {self.terms.operators[term]}", moved or line)
         help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0]}"
         return self._result(EQ, Outcome.OUTSIDE, reason, where[1], help)
 
@@ -542,9 +536,8 @@ class OneRun(Judging):
         if equal.outcome is not Outcome.HOLDS:
             return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
         count = len(set[int]().union(*(window.samples for window in self.windows)))
-        words = f"{count} samples, each in the gradients of one window"
         left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
-        return self._unless(DATA, self._other_samples(), f"{words}{left}")
+        return self._unless(DATA, self._other_samples(), f"{count} samples, each in the gradients of one window{left}")
 
     def _other_samples(self) -> Objections:
         """What speaks against samples that are each in one window, once."""
@@ -560,8 +553,10 @@ class OneRun(Judging):
         for window in windows:
             yield from ((AGAIN, location) for location in window.again())
             if seen & window.samples:
-                reason = f"samples of an earlier window are in the gradients of window {window.shown}"
-                yield reason, window.step.location
+                yield (
+                    f"samples of an earlier window are in the gradients of window {window.shown}",
+                    window.step.location,
+                )
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
