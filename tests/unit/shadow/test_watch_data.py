@@ -368,3 +368,66 @@ def test_a_mean_of_the_window_that_is_reported_is_right(places: dict[str, str], 
     found = made.result(LOSS)
     assert found.outcome is outcome, found.reason
     assert ('of="window"' in found.help) is (outcome is UNKNOWN)
+
+
+ROWS_OF = """
+opt.zero_grad()
+{setup}
+for i{item} in {source}:
+    {batch}
+    ({loss} / N).backward()
+    if (i + 1) % N == 0:
+        opt.step(); opt.zero_grad()
+"""
+SLICES = {"setup": "", "item": "", "source": "range(20)", "batch": "x, y = X[4 * i : 4 * i + 4], Y[4 * i : 4 * i + 4]"}
+LOADED = {"setup": "", "item": ", (x, y)", "source": "enumerate(loader)", "batch": "pass"}
+TMAJOR = SLICES | {"setup": "X, Y = torch.randn(20, 6, 4, 4), torch.randn(20, 6, 4, 1)", "batch": "x, y = X[i], Y[i]"}
+INDEXED = SLICES | {"setup": "at = torch.randperm(80)", "batch": "k = at[4 * i : 4 * i + 4]; x, y = X[k], Y[k]"}
+OVERLAP = SLICES | {"batch": "x, y = X[2 * i :][:4].clone(), Y[2 * i :][:4].clone()"}
+HALF = LOADED | {"batch": "k = torch.tensor([True, False] * 2); x, y = x[k], y[k]"}
+PLAIN_LOSS = "mse(model(x), y)"
+RIGHT_ROWS = {
+    "slices": (SLICES, PLAIN_LOSS),
+    "an axis more": (SLICES, "mse(model(x[None]), y[None])"),
+    "rows of a table that was rolled": (SLICES | {"setup": "X, Y = X.roll(3, 0), Y.roll(5, 0)"}, PLAIN_LOSS),
+    "rows by an index": (INDEXED, PLAIN_LOSS),
+    "both in another order": (LOADED | {"batch": "k = torch.tensor([2, 0, 3, 1]); x, y = x[k], y[k]"}, PLAIN_LOSS),
+    "labels with an axis": (LOADED, "mse(model(x), y[:, 0][:, None])"),
+    "labels of ones": (LOADED, "mse(model(x), torch.ones(len(x), 1))"),
+    "a mean over both axes": (TMAJOR, PLAIN_LOSS),
+}  # fmt: skip
+WRONG_ROWS = {
+    "labels without an axis": (SLICES, "(model(x) - y[:, 0]).square().mean()", EQ),
+    "labels of a loader without an axis": (LOADED, "(model(x) - y[:, 0]).square().mean()", EQ),
+    "rolled labels": (SLICES, "mse(model(x), y.roll(1, 0))", EQ),
+    "flipped labels of a loader": (LOADED, "mse(model(x), y.flip(0))", EQ),
+    "labels by an index": (LOADED, "mse(model(x), y[torch.tensor([1, 0, 2, 3])])", EQ),
+    "the row before": (LOADED, "mse(model(x[:-1]), y[1:])", EQ),
+    "a batch in each row": (LOADED, "mse(model(x + x.reshape(1, -1).expand(4, -1)[:, :4]), y)", EQ),
+    "a mean over rows that are the second axis": (SLICES, "mse((o := model(x[None])) - o.mean(1, True), y[None])", EQ),
+    "sequences that are left out": (TMAJOR, "mse(model(x)[:, :2], y[:, :2])", DATA),
+    "a mean over the other axis": (TMAJOR, "mse((o := model(x)) - o.mean(1, True), y)", EQ),
+    "windows that overlap": (OVERLAP, PLAIN_LOSS, DATA),
+    "half of each batch": (HALF, PLAIN_LOSS, DATA),
+    "a new iteration for each": (SLICES | {"batch": "x, y = next(iter(loader))"}, PLAIN_LOSS, DATA),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT_ROWS)
+def test_rows_that_stay_apart_hold(name: str) -> None:
+    form, loss = RIGHT_ROWS[name]
+    made = watched(ROWS_OF.format(**form, loss=loss), size=80, accum_steps=4)
+    assert {made.result(one).outcome for one in (EQ, DATA)} == {HOLDS}, [(r.obligation, r.reason) for r in made.results]
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_rows_that_were_moved_meet_or_are_left_out_do_not_hold(name: str) -> None:
+    form, loss, obligation = WRONG_ROWS[name]
+    made = watched(ROWS_OF.format(**form, loss=loss), size=80, accum_steps=4)
+    assert made.result(obligation).outcome not in (HOLDS, REFUTED), made.result(obligation).reason
+
+
+def test_the_samples_are_named() -> None:
+    form, loss = RIGHT_ROWS["slices"]
+    made = watched(ROWS_OF.format(**form, loss=loss), size=80, accum_steps=4)
+    assert "4 micro-batches of 4 samples: the rows of data [4, 4]" in made.assumptions

@@ -60,7 +60,6 @@ def watched(body: str, reference: str = "") -> Verification:
     [
         {},
         {"parts": "logps(policy, both).split(len(chosen))"},
-        {"both": "torch.cat([chosen, rejected.flip(0)])"},
         {"both": "torch.cat((rejected, chosen), dim=0)", "margin": "r - c"},
         {"reduced": ".sum()", "by": "(4 * N)"},
     ],
@@ -78,6 +77,7 @@ WRONG = {
     "a batch that is left out of the loss": {"reduced": ".mean() * (i % 4 != 1)"},
     "zeroed in each micro-batch": {"wrong": "opt.zero_grad()"},
     "the first pair alone": {"reduced": "[:1].mean()"},
+    "pairs of other rows of the micro-batch": {"both": "torch.cat([chosen, rejected.flip(0)])"},
 }
 SURE = {"undivided", "divided twice", "a sum that is divided by N", "zeroed in each micro-batch"}
 """The others scale some samples, as a weight that is meant does: that is not decided."""
@@ -174,7 +174,7 @@ for i in range(16):
 )
 def test_a_mean_over_another_number_of_rows_does_not_hold(made: str, size: int) -> None:
     """Rows of a micro-batch that has fewer weigh more, though each micro-batch weighs the same."""
-    assert watched(UNEVEN.format(made=made, size=size)).result(EQ).outcome is Outcome.OPAQUE
+    assert watched(UNEVEN.format(made=made, size=size)).result(EQ).outcome in (REFUTED, UNKNOWN)
 
 
 TWO = """

@@ -39,7 +39,7 @@ from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling, left_over
 from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, Event
-from gradproof.shadow.record.checksums import checksum
+from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import (
     FUNCTION,
@@ -58,6 +58,7 @@ from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.clock import HELP, TimeLimit
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
+from gradproof.shadow.whole.rows import digests
 from gradproof.shadow.whole.samples import Late
 from gradproof.shadow.whole.terms import UNIT
 from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
@@ -151,13 +152,13 @@ class ScriptWatch(Monitor):
         self.engine.took(batch, it)
         if not self.on or it is None or not torch.is_grad_enabled():
             return
-        with _disable_current_modes():
-            holds = [(t.shape, None if (own := checksum(t)) is None else int(own)) for t in tensors_in(batch)]
-        if not holds or any(own is None for _, own in holds):
-            return
-        of, first = it.held.setdefault((*holds,), (it, self.engine.fetch))
-        if of is not it:
-            self.engine.meetings.repeats[self.engine.fetch] = first, user_location()
+        with self.engine.own_work():
+            rows = [digests(t, 0) for t in tensors_in(batch) if plain(t) and t.dim() and len(t) == it.rows]
+            names = torch.stack(rows).sum(0).tolist() if rows else ()
+        for name in names:
+            of, first = it.held.setdefault(name, (it, self.engine.fetch))
+            if (of is not it and not of.cut) or (it.shared and of is it and first != self.engine.fetch):
+                self.engine.meetings.repeats[self.engine.fetch] = first, user_location(), of is it
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.

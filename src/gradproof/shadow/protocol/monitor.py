@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
@@ -253,6 +253,7 @@ class Monitor(KeptWindows):
             found.held.clear()
             self.looks.anew()
             raise
+        found.shared = apart and iterator._num_workers > 1 and iterator._dataset_kind == _DatasetKind.Iterable
         found.read, found.since = found.read + 1, 0
         found.rows = rows_of(batch)
         found.sizes.add(found.rows)

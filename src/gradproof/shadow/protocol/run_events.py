@@ -46,8 +46,8 @@ Kind = tuple[tuple[Act, ...], tuple[Act, ...], Noted]
 class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
 
-    `held`: by what batches hold, of any data loader, the iteration and the number of the first such batch since one
-    came to its end.
+    `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
+    to its end. `shared`: several workers iterate, each over a copy of one dataset.
     """
 
     length: int | None = None
@@ -60,6 +60,7 @@ class Iteration:
     most: int = 1
     late: int = 0
     held: dict[Any, tuple[Iteration, int]] = field(default_factory=dict)
+    shared: bool = False
 
     @property
     def stated(self) -> bool:
@@ -70,6 +71,11 @@ class Iteration:
     def complete(self) -> bool:
         """Whether every batch was read."""
         return self.ended or self.read == self.length
+
+    @property
+    def cut(self) -> bool:
+        """Whether most of its batches were read: an epoch may leave out the rest."""
+        return self.length is not None and 2 * self.read >= self.length
 
     @property
     def trained(self) -> bool:

@@ -33,7 +33,11 @@ AGAIN = "a micro-batch has no row of its own: this line trains on one that its w
 EVALUATED = ": its forward pass was in evaluation mode, and so were passes that train"
 EQUAL = "this micro-batch holds what an earlier one held: each may train on the same samples"
 SKIPPED = "this batch of the data loader, between others of its iteration that were trained on, is in no gradient"
-REREAD = "this batch of the data loader holds what one of another iteration over it held, and none had come to its end"
+AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
+SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before they were met: samples meet"
+PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
+TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
+REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
@@ -66,7 +70,7 @@ class OneRun(Judging):
         modes = engine.modes  # with a mode of its own, evaluation is no training
         self.evaluated = {n for n in modes if not modes[n]} if all(modes.get(n, True) for n in trained) else set[int]()
         self.ended = next(self._impossible(), None) if self.windows else None
-        self.equal = self.equality() if self.windows and self.ended is None else None
+        self.equal = self.sure() if self.windows and self.ended is None else None
 
     def _dropped(self, step: Update, runs: Sequence[BackwardPass], left: int) -> int:
         """How many of the first runs of a window were zeroed, where the events show that an epoch left them over."""
@@ -132,8 +136,7 @@ class OneRun(Judging):
 
         One: its labels are met at one place, and it is made of the same weights, whatever the lengths of batches are.
         """
-        changed = (self.engine.own.at, self.engine.hooked, self.engine.overwritten)
-        if not parts or any(changed) or not self._simple(window):
+        if not parts or self.engine.own.at or self.engine.hooked or self.engine.overwritten or not self._simple(window):
             return False
         every = set[Any]()
         for term in {window.skeleton(part.term, window.top(part.term)): part.term for part in parts}.values():
@@ -198,12 +201,17 @@ class OneRun(Judging):
         path = ", on the recorded path" if read or any(window.step.part for window in self.windows) else ""
         return f"all real weights and data at these shapes, {shown}{path}{read}"
 
+    def samples_said(self) -> str:
+        """What the samples of a window were taken to be, in words; nothing where none was met."""
+        return self.engine.described({sample // MICRO for window in self.windows[:1] for sample in window.samples})
+
     def assumptions(self) -> list[str]:
         """What the results rest on."""
         facts = self.facts
         return [
             *assumptions(facts.laws.keys() - facts.assumed.keys(), facts.opaque),
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
+            *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
@@ -211,13 +219,23 @@ class OneRun(Judging):
 
     # GA-EQ-001
 
-    def equality(self) -> Result:
+    def sure(self) -> Result:
+        """The equality of weights, for each axis along which samples may lie where nothing showed theirs."""
+        if self.engine.unsure is None:
+            return self.equality(self.windows)
+        axes = [{self.engine.axes.get(s // MICRO, 0) for s in window.samples} for window in self.windows]
+        each = [[window for window, own in zip(self.windows, axes, strict=True) if own == {axis}] for axis in (0, 1)]
+        made = [self.equality(windows) for windows in each if windows]
+        same = len(made) > 1 and made[0].outcome is made[1].outcome
+        return made[0] if same else self._open(EQ, AXIS, self.engine.unsure)
+
+    def equality(self, windows: Sequence[WindowWeights]) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        for window in self.windows:
+        for window in windows:
             unequal = next(self._unequal(window), None) or self._badly_scaled(window)
             if unequal is not None:
                 return unequal
-        words = "; ".join(dict.fromkeys(self.scale(window).words for window in self.windows))
+        words = "; ".join(dict.fromkeys(self.scale(window).words for window in windows))
         return self._result(EQ, Outcome.HOLDS, f"each sample of a window has one weight in each gradient; {words}")
 
     def _badly_scaled(self, window: WindowWeights) -> Result | None:
@@ -301,7 +319,8 @@ class OneRun(Judging):
     def _coupled(self, what: str, line: Location, term: int) -> Result:
         where = self.facts.coupled
         if where is None:
-            return self._open(EQ, f"the samples of {what} were not distinguished in {self.terms.operators[term]}", line)
+            moved, own = self.engine.shuffled, f"the samples of {what} were not distinguished in"
+            return self._open(EQ, SHUFFLED if moved else f"{own} {self.terms.operators[term]}", moved or line)
         help, reason = APART * ("batch_norm" in where[0]), f"samples of {what} meet in {where[0]}"
         return self._result(EQ, Outcome.OUTSIDE, reason, where[1], help)
 
@@ -499,9 +518,8 @@ class OneRun(Judging):
         if equal.outcome is not Outcome.HOLDS:
             return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
         count = len(set[int]().union(*(window.samples for window in self.windows)))
-        words = f"{count} samples, each in the gradients of one window"
         left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
-        return self._unless(DATA, self._other_samples(), f"{words}{left}")
+        return self._unless(DATA, self._other_samples(), f"{count} samples, each in the gradients of one window{left}")
 
     def _other_samples(self) -> Objections:
         """What speaks against samples that are each in one window, once."""
@@ -509,14 +527,18 @@ class OneRun(Judging):
         yield from ((REUSED + self._mode(both), at) for at, both in meetings.reused if not both & self.evaluated)
         yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)
         seen, own = set[int](), {sample // MICRO for window in windows for sample in window.samples}
-        yield from ((REREAD, at) for number, (first, at) in meetings.repeats.items() if {number, first} <= own)
+        for number, (first, at, twice) in meetings.repeats.items():
+            yield from ((TWICE if twice else REREAD, at) for both in [{number, first}] if both <= own)
+        yield from ((PARTLY, self.engine.given[number][1]) for number in sorted(own) if self.engine.partly(number))
         yield from self._equal()
         yield from self._passed_over()
         for window in windows:
             yield from ((AGAIN, location) for location in window.again())
             if seen & window.samples:
-                reason = f"samples of an earlier window are in the gradients of window {window.shown}"
-                yield reason, window.step.location
+                yield (
+                    f"samples of an earlier window are in the gradients of window {window.shown}",
+                    window.step.location,
+                )
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():

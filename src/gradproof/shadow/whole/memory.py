@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -452,19 +453,17 @@ class Meetings:
 
     `again`: one micro-batch met what another one of its window had met. `beside`: such data that hold other numbers for
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
-    `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `reused`: rows of
-    samples that another window had met, or a part of them another micro-batch, and that still hold the same: a place,
-    and both micro-batches. `repeated`: where a micro-batch met no row that another had not met there. `repeats`:
-    batches of a data loader that hold what one of another iteration held, by number, and where they were read.
+    `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `repeated`: where a
+    micro-batch met no row that another had not met there. `repeats`: batches of a data loader with rows that another
+    iteration gave, by number, and where they were read.
     `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first.
     """
 
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self.reused: list[tuple[Any, set[int]]] = []
-        self._rows: dict[Any, list[tuple[Any, Geometry, set[int], torch.Tensor | None, tuple[int, int]]]] = {}
-        self.repeats: dict[int, tuple[int, Any]] = {}
+        self._rows: list[tuple[tuple[int, int], Geometry, Sequence[int], set[int], Any]] = []
+        self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}
@@ -520,22 +519,37 @@ class Meetings:
         elif not known:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
-        if not value.shared:
-            self._met_rows(tensor, value.axis, (window, fetch), location, holds)
 
-    def _met_rows(self, tensor: torch.Tensor, axis: int, at: tuple[int, int], location: Any, holds: Any) -> None:
-        """Rows of samples: whether others had some that begin where these do, and still hold what they held."""
-        start, shape, stride = geometry = geometry_of(tensor)
-        rows = set(range(start, start + shape[axis] * (stride[axis] or 1), stride[axis] or 1))
-        storage = tensor.untyped_storage()
-        key = (storage._cdata, tensor.dtype)
-        before = [one for one in self._rows.get(key, []) if not one[0].expired()]
-        for _, (first, size, by), own, held, (window, fetch) in before:
-            if (window != at[0] or (fetch != at[1] and (first, size, by) != geometry)) and own & rows:
-                with torch.no_grad(), _disable_current_modes():
-                    if same(held, checksum(tensor.detach().as_strided(size, by, first))):
-                        self.reused.append((location, {fetch, at[1]}))
-        self._rows[key] = [*before, (weakly(storage), geometry, rows, holds, at)]
+    def rows(self, names: Sequence[int], tables: set[int], geometry: Geometry, at: tuple[int, int], line: Any) -> None:
+        """Rows of samples, by what they are called, and the storages that they were taken from."""
+        self._rows.append((at, geometry, names, tables, line))
+
+    @property
+    def reused(self) -> Iterator[tuple[Any, set[int]]]:
+        """Rows that another micro-batch had, in everything that was taken from storages which several took from.
+
+        What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart.
+        """
+        taken = {(table, at) for at, _, _, tables, _ in self._rows for table in tables}
+        several = {table for table, number in Counter(table for table, _ in taken).items() if number > 1}
+        before, again = defaultdict[int, list[Any]](list), dict[Any, list[Any]]()
+        for at, geometry, names, tables, line in self._rows:
+            if tables & several:
+                found = {row: self._earlier(before[name], at, geometry) for row, name in enumerate(names)}
+                again.setdefault(at, []).append((line, {row: one for row, one in found.items() if one is not None}))
+            for name in names:
+                before[name].append((at, geometry))
+        for (_, number), entries in again.items():
+            first = entries[0][1]
+            rows = [row for row in first if all(row in found for _, found in entries)]
+            if rows:
+                yield entries[0][0], {number, first[rows[0]]}
+
+    @staticmethod
+    def _earlier(before: list[tuple[tuple[int, int], Geometry]], at: tuple[int, int], geometry: Geometry) -> int | None:
+        other = (own for own, size in before if own[0] != at[0] or (own[1] != at[1] and size != geometry))
+        found = next(other, None)
+        return None if found is None else found[1]
 
     def one_number(self, tensor: torch.Tensor, site: str, window: int, location: Any) -> None:
         """A line met a tensor that holds one number everywhere."""

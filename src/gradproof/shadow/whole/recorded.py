@@ -30,7 +30,7 @@ from gradproof.shadow.whole.laws import LAWS, pointwise
 from gradproof.shadow.whole.loop_events import EMPTIED
 from gradproof.shadow.whole.memory import MOVED, Memory, known
 from gradproof.shadow.whole.origins import Origins
-from gradproof.shadow.whole.rows import COPIED
+from gradproof.shadow.whole.rows import Rows
 from gradproof.shadow.whole.samples import MICRO, Samples, guarded
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Powers, Shape, plus
 from gradproof.shadow.whole.unseen import OwnBackward, by_a_loader, digest, reads
@@ -58,7 +58,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
         self.thread, self.of_gradients = get_ident(), dict[int, bool]()
         self.own = OwnBackward(self)
-        self.origins, self.laws.origin = Origins(self.rows_along), self._origin
+        self.lines, self.laws.origin = Origins(self.rows_along), self._origin
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
@@ -70,7 +70,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         """What a plain number is made of, by the line that gives it to an operator; a backward pass has none."""
         if self.in_backward or self.stepping:
             return None
-        by, leaves = self.origins.of(float(number), single or not torch.is_grad_enabled())
+        by, leaves = self.lines.of(float(number), single or not torch.is_grad_enabled())
         return by, {self.laws.named(leaf): power for leaf, power in leaves.items()}
 
     def rows_along(self, tensor: torch.Tensor, axis: int) -> int:
@@ -100,6 +100,9 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if self.closed or not self.awake:
             if not self.closed and (spec := spec_of(func)) is not None:
                 reads(self, func, spec, args, kwargs)
+                out = func(*args, **kwargs)
+                self._copied(func, spec, args, kwargs, out)
+                return out
             return func(*args, **kwargs)
         out, spec = super().__torch_dispatch__(func, types, args, kwargs), spec_of(func)
         if spec is not None and not (self.in_backward or self.stepping or self.loading or self.closed):
@@ -121,8 +124,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self._prepares(spec, base, tensors, args):
             out = func(*args, **kwargs)
-            self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
-            self._copied(spec, args, kwargs, out)
+            self._copied(func, spec, args, kwargs, out)
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
@@ -135,8 +137,8 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if base in EMPTIED and not self.in_backward and self.writes_gradient(spec.targets(args, kwargs)):
             self.emptied()
         out = super().operate(func, spec, args, kwargs)
-        if base in COPIED and not self.in_backward and not self.closed:
-            self._copied(spec, args, kwargs, out)
+        if not self.in_backward and not self.closed:
+            self._copied(func, spec, args, kwargs, out)
         if not self.trained_on and base in MOVED:
             self.moved(tensors_in(out))
         return out
@@ -182,7 +184,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
-        if self.in_backward or any(self.knows(t) for t in tensors) or self._joins_rows(base, tensors):
+        if self.in_backward or any(self.knows(t) for t in tensors):
             return False
         law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
         rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
@@ -192,13 +194,6 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
         return base in MOVED or (loads and not self.memory.knows(args[1]))
-
-    def _joins_rows(self, base: str, tensors: list[torch.Tensor]) -> bool:
-        """Whether tensors of one batch of a data loader are put side by side: each row stays of its sample."""
-        number = self._fetch_of(tensors[0]) if base in ("cat", "stack") and len(tensors) > 1 else None
-        return number is not None and all(
-            t.dim() and self._fetch_of(t) == number and t.shape[0] == self.rows.get(number) for t in tensors
-        )
 
     @guarded
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
@@ -216,7 +211,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if not plain(tensor):
             return
         super().exported(tensor, found, foreign)
-        self.places.written(tensor)
+        self.origins.written(tensor)
         if not self.closed and not self.stepping:
             self.held.exported(tensor)
         if self.closed or not self.awake or not self.knows(tensor):
@@ -239,7 +234,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         """deepcopy made a copy of a tensor, which belongs to the same fetch."""
         if not self.closed and self.awake and plain(tensor):
             super().copied(tensor, made)
-            self._carried([tensor], [made])
+            self.origins.same(tensor, made)
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow. What is made of gradients, as a flat copy, is unsure."""
@@ -398,7 +393,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self._forget()
         for sample in list(self.used)[self.applied_of :]:
             del self.used[sample]  # of a window that is not recorded
-        self.fetched.clear()
+        self.origins = Rows()
         self.forget_rows()
         self.meetings.forget()
         self.closed, self.awake, self.stepping = False, True, False

@@ -11,8 +11,11 @@ storage, it is that micro-batch's sample, in every term that was made of it.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy
@@ -27,11 +30,11 @@ from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.whole.clock import TimeLimit
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.interpreter import within
-from gradproof.shadow.whole.memory import Meetings, geometry_of, weakly
-from gradproof.shadow.whole.rows import COPIED, MOST, Place, Rows
+from gradproof.shadow.whole.memory import Meetings, geometry_of
+from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Node, Rows, moves
 from gradproof.shadow.whole.terms import Shape, Terms, exact
 from gradproof.shadow.whole.unseen import call_site, digest
-from gradproof.shadow.whole.values import Value
+from gradproof.shadow.whole.values import Value, shape_with, shared
 
 MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
@@ -39,6 +42,8 @@ AHEAD = 1 << 30
 """From this number on micro-batches are rows, one each, that no other has taken yet."""
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+Span = tuple[int, int]
+"""Where a row lies: its least place and its largest."""
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,8 +91,15 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.fetch = 0
         self.used: dict[int, Location] = {}
         self.rows: dict[int, int | None] = {}
-        self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
-        self.turns: Counter[tuple[int, str]] = Counter()
+        self.grains = dict[int, int]()  # rows of a micro-batch that are followed as one sample
+        self.axes = dict[int, int]()  # along which axis of data a module showed that samples lie
+        self.met = dict[int, set[int]]()  # the rows of a batch of a data loader that met anything
+        self.unsure: Location | None = (
+            None  # nothing showed along which axis samples lie: windows try one after another
+        )
+        self.said: tuple[Shape, int] | None = None  # the first data of samples, and along which axis these lie
+        self.shuffled: Location | None = None  # rows of a micro-batch were met in another order than its own
+        self.turns: Counter[tuple[str, int]] = Counter()
         self.marked = set[int]()  # by a forward pass
         self.given = dict[int, tuple[Any, Location]]()  # by a data loader with gradients on: its iteration, and where
         self.meetings = Meetings()
@@ -97,12 +109,12 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.passed: Callable[[], int] = lambda: len(self.facts.updates)
         """Takes note of the time limit, and gives the number of the window in which it passed."""
         self._last = (-1, 0)
-        self.places, self._ahead = Rows(), dict[Place, int]()
-        self._since: list[tuple[torch.Tensor, str, list[Place]]] = []
+        self.origins, self._ahead = Rows(), dict[Span, int]()
+        self._since: list[tuple[torch.Tensor, str, list[Span]]] = []
         self._copies: list[tuple[torch.Tensor, Value]] = []  # of what was read since the last micro-batch began
         self._before_training: dict[int, Any] = {}
-        self._ratios = dict[str, float]()
         self._taken, self._first_ahead = 0, 1 << 62
+        self._sizes = dict[str, int]()
         self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
 
     def _leave(self, why: str) -> None:
@@ -115,31 +127,25 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.closed = True
         self.seen.clear()
 
-    def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-        """What is made of fetched data belongs to the same fetch."""
-        sources = [t for t in tensors if self._fetch_of(t) is not None]
-        for made in out if sources else ():
-            storage, (_, number, row) = made.untyped_storage(), self.fetched[sources[-1].untyped_storage()._cdata]
-            self.fetched.setdefault(storage._cdata, (weakly(storage), number, row))
-
     @guarded
-    def _copied(self, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
-        """What an operator made of data has the same rows, where it copies them; what it wrote over has not."""
-        for target in spec.targets(args, kwargs) if spec.written else ():
-            self.places.written(target)
-            number = target.untyped_storage()._cdata
-            self._ahead = {place: owner for place, owner in self._ahead.items() if place[0] != number}
+    def _copied(self, func: Any, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
+        """An operator moved data that were not followed, or that were only read."""
         given = tensors_in((args, kwargs))
-        rows = spec.short in COPIED and not spec.written and not spec.named("dim", args, kwargs)
-        data = (not self.seen.reach(t) and (not self.knows(t) or self.memory.of(t).data) for t in given)
-        if rows and plain(out) and all(map(plain, given)) and all(data):
-            self.places.copy(given, out)
-            if any(map(self._just_read, given)) and (value := self.memory.read(out)) is not None:
-                self._copies.append((out, value))
+        if not all(map(plain, given)):
+            return
+        data = (not self.knows(t) or self.memory.of(t).data for t in given)
+        if moves(spec, given) and all(data):
+            self.origins.moved(func, spec, args, kwargs, out)
+            if spec.function in ("clone", "cat", "_to_copy") and any(map(self._just_read, given)):
+                value = self.memory.read(out)
+                self._copies += [] if value is None else [(out, value)]
+        elif spec.written:
+            for target in spec.targets(args, kwargs):
+                self.origins.written(target)
 
     def _fetch_of(self, tensor: torch.Tensor) -> int | None:
-        found = self.fetched.get(tensor.untyped_storage()._cdata)
-        return None if found is None or found[0].expired() else found[1]
+        """The batch of a data loader that a tensor is made of; the last of several."""
+        return max(self.origins.node(tensor).fetches, default=None)
 
     def _data(self, tensor: torch.Tensor) -> Value:
         """What is met now: a number, rows of samples, or a table."""
@@ -148,10 +154,21 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             return plain
         if number is None and self._reads_ahead(tensor):
             return self._read_ahead(tensor)
-        made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
+        with self.own_work():
+            made = self.source(tensor, within(tensor))  # rows of samples, or of a table, that a micro-batch meets
         fetch = self.fetch if number is None else number
         self.meetings.data(tensor, made, len(self.facts.updates), fetch, self.location())
         return made
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """With numbers of its own, which the script neither moves nor reads."""
+        self.busy += 1
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self.busy -= 1
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer.
@@ -170,7 +187,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
                 return None
             plain = exact(float(first))
         by, powers = (plain, {}) if plain is None or tensor.numel() > 1 else self.laws.factor(float(plain), True)
-        if plain is not None and not powers and (tensor.is_floating_point() or given):
+        known = powers or self.origins.node(tensor).blank
+        if plain is not None and not known and (tensor.is_floating_point() or given):
             self.meetings.one_number(tensor, self.site(), len(self.facts.updates), self.location())
         if plain is not None and self._made_before(tensor):
             self.facts.reads.append((self.location(), "of data"))
@@ -186,61 +204,150 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         if self.ran:
             self.fetch, self.begun, self.ran, self.taking = self.fetch + 1, False, False, False
             for number, held in self.memory.held.items():
-                if held.data and number not in self.fetched:
+                if held.data and not self.origins.loaded(number):
                     held.views.clear()
         return self.fetch
 
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
-        """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
-
-        Labels that were flattened, and batches that were put together, have several rows a sample. Where a batch was
-        made fewer rows, as of pairs, each of them is a sample.
-        """
-        shape, given = tuple(tensor.shape), self._fetch_of(tensor)
-        number = self.opened() if given is None else given
-        if given is None:
-            self._meets(shape)
-        if number not in self.rows:
-            self.rows[number] = shape[0] if shape else None
-        if given is None:
-            self._begins(number)
-        rows = self.rows[number]
-        axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
-        labels = len(shape) == 1 and not tensor.is_floating_point()
-        if axis is None and rows and labels and shape[0] % rows == 0:
-            axis = 0
-        row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]
-        part = bool(shape) and shape[0] != rows and shape[1:] == row
-        if given is not None and rows and axis in (None, 0) and len(shape) > 1 and not (part and shape[0] < rows):
-            axis = self._put_together(shape[0], rows)
-        whole = given is not None and axis is not None and shape[axis] >= (rows or 0)
-        if part:
-            axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
-        if axis is None and rows is not None:
+        """Data: rows of samples along an axis, or of several; a table where they are rows of no sample."""
+        shape, node = tuple(tensor.shape), self.origins.node(tensor)
+        if not tensor.numel():
             return self.leaf("constant", (digest(tensor),), shape)
-        slot, gradients = self._first_met(tensor)
-        count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
-        size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
-        first = self.turns[number, slot]
-        self.turns[number, slot] += 1 if whole else count
-        if whole:
-            slot, first = f"{slot} {first}", 0
+        number = max(node.fetches, default=-1)
+        if node.fetches:
+            own = self.origins.of_batches(node, self._of_batch)
+            if apart(own)[0] is None and self._grouped(number, own):
+                own = self.origins.of_batches(node, self._of_batch)
+            self._count(node, own)
+        else:
+            number, found = self.opened(), None
+            self._meets(shape)
+            if number not in self.rows:
+                self.rows[number], axis = self._rows_of(tensor, None) if shape else (None, 0)
+                self.axes.setdefault(number, axis)
+            self._begins(number)
+            rows = self.rows[number]
+            found = None if rows is None else self._placed(tensor, rows, self.axes.get(number, 0))
+            if found is None and rows is not None:
+                return self.leaf("constant", (digest(tensor),), shape)
+            first, _, each, _ = self._of_batch(number)
+            own = torch.full(shape, first) if found is None else torch.where(found < 0, found, first + found // each)
         self.by_pass |= number not in self.marked
-        owners = range(number * MICRO + first, number * MICRO + first + count)
-        if axis == 0:
-            self._met(tensor, owners)
+        value = self._of_samples(tensor, own, within)
+        if not node.fetches and not value.shared:
+            names, at = self.origins.named(tensor, value.axis), (len(self.facts.updates), number)
+            self.meetings.rows(names, self.origins.tables(tensor), geometry_of(tensor), at, self.location())
+        return value
+
+    def _rows_of(self, tensor: torch.Tensor, shown: int | None) -> tuple[int, int]:
+        """The rows of a micro-batch that begins with a tensor, and their axis: those that were taken for it.
+
+        `shown`: the axis that a module showed. Where nothing shows it, as of one of a table of batches, windows try
+        the first and the second in turn: what is said then has to hold for both.
+        """
+        if shown is not None:
+            return tensor.shape[shown], shown
+        node = self.origins.node(tensor)
+        found = self.origins.begins(node, None) if tensor.dim() > 1 else None
+        if found is not None and bool((found >= 0).all()) and (bool(found.any()) or tensor.shape[0] == 1):
+            return int(found.max()) + 1, 0
+        batches = tensor.dim() > 1 + tensor.is_floating_point() and (found is not None or self.origins.chosen(node))
+        self.unsure = self.unsure or (self.location() if batches else None)
+        axis = len(self.facts.updates) % 2 if batches else 0
+        return tensor.shape[axis], axis
+
+    def _grouped(self, number: int, own: torch.Tensor) -> bool:
+        """Whether a batch was made fewer rows, as of pairs, each of as many rows of it: each of them is a sample."""
+        _, rows, each, _ = self._of_batch(number)
+        count = own.shape[0] if own.dim() > 1 else 1
+        if self.met.get(number) or each > 1 or count < 2 or rows % count or not torch.all(own >= 0):
+            return False
+        found, size = own.reshape(count, -1) - number * MICRO, rows // count
+        first = torch.arange(count) * size
+        if not torch.equal(found.amin(1), first) or not torch.equal(found.amax(1), first + size - 1):
+            return False
+        if self._sizes.setdefault(call_site(), size) != size:
+            self.lose("batches are taken apart by numbers that differ")
+        self.grains[number] = size
+        return True
+
+    def _count(self, node: Node, own: torch.Tensor) -> None:
+        """Rows of batches of a data loader were met, of which some may be followed as one sample."""
+        every = {number: self._of_batch(number) for number in node.fetches}
+        if all(len(self.met.get(number, ())) >= rows for number, (_, rows, _, _) in every.items()):
+            return
+        if any(each > 1 for _, _, each, _ in every.values()):
+            own = self.origins.of_batches(node, lambda number: (*every[number][:2], 1, every[number][3]))
+        for row in torch.unique(own[own >= 0]).tolist():
+            self.met.setdefault(row // MICRO, set()).add(row % MICRO)
+
+    def partly(self, number: int) -> bool:
+        """Whether rows of a batch of a data loader were never met."""
+        return number in self.given and len(self.met.get(number, ())) < (self.rows.get(number) or 0)
+
+    def described(self, numbers: Collection[int]) -> str:
+        """What the samples of some micro-batches were taken to be, in words; nothing where none was met."""
+        shape, axis = self.said or ((), 0)
+        sizes = " or ".join(map(str, sorted({self.rows.get(number) or 1 for number in numbers})))
+        along = f"axis {axis}" if axis else "the rows"
+        return f"{len(numbers)} micro-batches of {sizes} samples: {along} of data {list(shape)}" if self.said else ""
+
+    def _placed(self, tensor: torch.Tensor, rows: int, axis: int) -> torch.Tensor | None:
+        """The row of each element in the present micro-batch; None for a table, which has no row of it."""
+        found = self.origins.begins(self.origins.node(tensor), rows, axis)
+        if found is not None:
+            return found
+        shape = tensor.shape
+        order = [axis, *(at for at in range(min(2, len(shape))) if at != axis)]
+        at = next((at for at in order if at < len(shape) and shape[at] == rows), None)
+        if at is None and len(shape) == 1 and not tensor.is_floating_point() and rows and shape[0] % rows == 0:
+            return torch.arange(shape[0]) // (shape[0] // rows)  # labels that were made flat
+        if at is None:
+            return None
+        return torch.arange(rows).view([-1 if one == at else 1 for one in range(len(shape))]).expand(shape)
+
+    def _of_batch(self, number: int) -> tuple[int, int, int, int]:
+        """The first sample of a micro-batch, its rows, how many are followed as one, and along which axis they lie."""
+        rows = self.rows.get(number) or 1
+        return number * MICRO, rows, self.grains.get(number) or rows // blocks(rows), self.axes.get(number, 0)
+
+    def _of_samples(self, tensor: torch.Tensor, own: torch.Tensor, within: tuple[Any, Any]) -> Value:
+        """The value of data whose elements belong to these samples."""
+        shape, (slot, gradients) = tuple(tensor.shape), self._first_met(tensor)
+        axis, along = apart(own)
+        mixed = sorted({int(one) for one in torch.unique(own) if one >= 0}) if axis is None else []
+        owners = mixed or [one for one in along if one >= 0]
         for owner in owners if torch.is_grad_enabled() else ():
             self.used.setdefault(owner, self.location())
-        names = [(slot, gradients, str(tensor.dtype), owner, within) for owner in owners]
-        return self.data(names, owners[0], size, axis)
+        turns = Counter[int]()
 
-    def _put_together(self, count: int, rows: int) -> int | None:
-        """The first axis, where a batch was made more or fewer rows, by one number at each line; None elsewhere."""
-        if count < min(2, rows) or (count % rows and rows % count):
-            return None
-        if self._ratios.setdefault(call_site(), count / rows) != count / rows:
-            self.lose("batches are put together, or taken apart, by numbers that differ")
-        return 0
+        def leaf(owner: int, size: Shape) -> Any:
+            if owner < 0:
+                return self.terms.make("constant", (digest(tensor), slot), (), size)
+            turn = self.turns[slot, owner] + turns[owner]
+            turns[owner] += 1
+            return self.terms.make(
+                "data", (f"{slot} {turn}", gradients, str(tensor.dtype), owner, within), (), size, owner
+            )
+
+        if axis is None and len(mixed) > 1:
+            kids = tuple(leaf(owner, (1,)) for owner in mixed)
+            self.facts.coupled = self.facts.coupled or ("a movement of data", self.location())
+            value = shared(self.terms.of(self.terms.make("moved", (slot,), kids, shape)))
+        elif axis is None:
+            value = shared(self.terms.of(leaf(mixed[0] if mixed else NOWHERE, shape)))
+        else:
+            parts, rows, turns_of = in_parts(along, self.origins.node(tensor).joined)
+            leaves = [self.terms.of(leaf(owner, shape_with(shape, axis, rows))) for owner in parts]
+            value = Value(tuple(leaves), axis, rows, turns_of)
+            self.said = self.said or (shape, axis)
+            if parts != sorted(parts):
+                self.shuffled = self.shuffled or self.location()
+            if axis == 0:
+                self._met(tensor, along)
+        for owner in turns:
+            self.turns[slot, owner] += turns[owner]
+        return value
 
     def site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
@@ -279,22 +386,30 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         if first is None:
             self._begins(self.fetch)
             return
-        number = self._fetch_of(first)
+        number, rows = self._fetch_of(first), first.shape[0]
         if number is None:
-            number = self.opened()
-            begun = self.begun or (number in self.marked and self.rows[number] not in (None, first.shape[0]))
-            if begun and not any(map(self._of_present, given)):  # else a decoder, a loss, or a metric
-                number = self.fetch = self.fetch + 1
+            number, rows = self._passes(module, first, given)
         self.begun = self.begun or weighs
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
         self.modes[number] = self.training or self.modes.get(number, False)
-        self.rows.setdefault(number, None if single else first.shape[0])
+        self.rows.setdefault(number, None if single else rows)
         self.trained_on = self.taking = True
         self._begins(number)
         self.facts.operators += 1
         for tensor in given:
             self.value(tensor)
+
+    def _passes(self, module: nn.Module, first: torch.Tensor, given: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """The micro-batch of a forward pass of data that no loader gave, and its rows."""
+        number = self.opened()
+        with self.own_work():
+            rows, axis = self._rows_of(first, shown_axis(module, first))
+        begun = self.begun or (number in self.marked and self.rows[number] not in (None, rows))
+        if begun and not any(map(self._of_present, given)):  # else a decoder, a loss, or a metric
+            number = self.fetch = self.fetch + 1
+        self.axes.setdefault(number, axis)
+        return number, rows
 
     def _of_present(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made of samples of the present micro-batch."""
@@ -319,8 +434,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self.given[number] = of, self.location()
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
-            storage = tensor.untyped_storage()
-            self.fetched[storage._cdata] = (weakly(storage), number, tuple(tensor.shape[1:]))
+            self.origins.gives(tensor, number)
 
     # Rows that are read ahead
 
@@ -333,7 +447,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         """A line reads a tensor of integers: each row of it is a sample."""
         if tensor.shape[0] > MOST:
             return self.leaf("constant", (digest(tensor),), tuple(tensor.shape))
-        site, places, turns = self._first_met(tensor)[0], self.places.places(tensor), Counter[Place]()
+        with self.own_work():
+            places = self.origins.spans(tensor)
+        site, turns = self._first_met(tensor)[0], Counter[Span]()
         self._since.append((tensor, site, places))
         self._first_ahead = min(self._first_ahead, len(self.terms))
         leaves = []
@@ -384,7 +500,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
 
     def forget_rows(self) -> None:
         """Nothing is known of rows that were read, or copied."""
-        self.places = Rows()
+        self.origins.forget()
         self._ahead.clear()
         self._since.clear()
         self._copies.clear()
@@ -406,7 +522,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         """
         since, self._since = self._since, []
         copies, self._copies = self._copies, []
-        rows, by_site = self.rows.get(number) or 0, dict[str, dict[Place, int]]()
+        rows, by_site = self.rows.get(number) or 0, dict[str, dict[Span, int]]()
         for _, site, places in since:
             own = by_site.setdefault(site, {})
             for place in places:
@@ -418,7 +534,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
                 if self.memory.read(copy) == held:
                     self.memory.forget(copy)
             return
-        first, each = number * MICRO, rows // blocks(rows)
+        first, _, each, _ = self._of_batch(number)
         self._are({place: first + at // each for own in by_site.values() for place, at in own.items()})
         for tensor, _, _ in since:
             value = self.memory.read(tensor)
@@ -426,20 +542,17 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
                 steps, line = len(self.facts.updates), self.location()
                 self.meetings.data(tensor, value, steps, number, line, True)
 
-    def _met(self, tensor: torch.Tensor, owners: range) -> None:
+    def _met(self, tensor: torch.Tensor, owners: Sequence[int]) -> None:
         """A micro-batch takes a tensor: the rows of it that were read ahead are its samples."""
-        size, found = tensor.shape[0] // len(owners), dict[Place, set[int]]()
-        for at, place in enumerate(self.places.places(tensor) if tensor.stride(0) else ()):
-            found.setdefault(place, set()).add(owners[at // size])
-        taken = dict[Place, int]()
-        for storage, by, number in self._ahead:
-            same = ((storage, step, by * number // step) for step in {step for _, step, _ in found})
-            of = set[int]().union(*(found.get(place, ()) for place in same))
+        taken = dict[Span, int]()
+        rows = [*zip(self.origins.spans(tensor), owners, strict=True)] if self._ahead and len(owners) <= MOST else []
+        for low, high in self._ahead if rows else ():
+            of = {owner for (first, last), owner in rows if first <= high and low <= last}
             if len(of) == 1:
-                taken[storage, by, number] = of.pop()
+                taken[low, high] = of.pop()
         self._are(taken)
 
-    def _are(self, found: dict[Place, int]) -> None:
+    def _are(self, found: dict[Span, int]) -> None:
         """These rows are these samples. Rows that share a sample already have it."""
         new = {self._ahead.pop(place): owner for place, owner in found.items() if place in self._ahead}
         owners = self.terms.owners
@@ -452,3 +565,43 @@ def blocks(rows: int) -> int:
     if rows <= UNITS:
         return max(rows, 1)
     return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
+
+
+def apart(own: torch.Tensor) -> tuple[int | None, list[int]]:
+    """The axis along which the elements of each row belong to one sample, and the sample of each row."""
+    if bool((own == MIXED).any()):
+        return None, []
+    many, found = 1 << 62, list[tuple[int, int, list[int]]]()
+    for axis in range(own.dim()):
+        rows = own.movedim(axis, 0).reshape(own.shape[axis], -1)
+        least, most = torch.where(rows < 0, many, rows).amin(1), rows.amax(1)
+        if bool(((least == most) | (most < 0)).all()):
+            found.append((axis, own.shape[axis], most.tolist()))
+    fits = [(len({*owners}) == size, len({*owners}) > 1, -axis) for axis, size, owners in found]
+    best = found[fits.index(max(fits))] if found else None
+    return (None, []) if best is None else (best[0], best[2])
+
+
+def in_parts(owners: Sequence[int], joined: bool) -> tuple[list[int], int, int]:
+    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns.
+
+    `joined`: they are one tensor after the other.
+    """
+    each = math.gcd(*(len([*run]) for _, run in itertools.groupby(owners)))
+    single = [*owners[::each]]
+    once = [*dict.fromkeys(single)]
+    turns, rest = divmod(len(single), len(once))
+    if not rest and single == once * turns and not (joined and turns > 1):
+        return once, each * turns, turns
+    return single, each, 1
+
+
+def shown_axis(module: nn.Module, tensor: torch.Tensor) -> int | None:
+    """The axis of the samples that a recurrent layer, an attention or a convolution shows; None where none does."""
+    for layer in module.modules():
+        first = getattr(layer, "batch_first", None)
+        if isinstance(first, bool):
+            return 1 if not first and tensor.dim() > 1 else 0
+        if isinstance(layer, nn.modules.conv._ConvNd):
+            return 0
+    return None
