@@ -51,6 +51,8 @@ ADDED = (
 class LossPart:
     """A term of a loss that a backward pass began at: what each of its elements weighs, and how many there are.
 
+    `total`: the elements of all terms of its sum, or mean.
+
     `micro`: the pass in its window, counted from 1. `kind`: whether the term is a sum of its elements, or a mean.
     """
 
@@ -59,6 +61,7 @@ class LossPart:
     by: Fraction
     powers: Powers
     count: Combination
+    total: Combination
     kind: str
 
     def mass(self, terms: Terms) -> Combination:

@@ -235,6 +235,14 @@ class OneRun(Judging):
             unequal = next(self._unequal(window), None) or self._badly_scaled(window)
             if unequal is not None:
                 return unequal
+        first, own = windows[0], self.scale(windows[0]).own
+        other = next((window for window in windows if self.scale(window).own != own), None)
+        if other is not None:  # the full batch has such a factor as well; that of another window has another
+            names = ", ".join(sorted(text for text, _ in self.scale(other).own ^ own))
+            reason = (
+                f"{names} scales the loss of one of the windows {first.shown} and {other.shown}, and not of the other"
+            )
+            return self._open(EQ, reason, self._losses(other))
         words = "; ".join(dict.fromkeys(self.scale(window).words for window in windows))
         return self._result(EQ, Outcome.HOLDS, f"each sample of a window has one weight in each gradient; {words}")
 

@@ -22,10 +22,22 @@ from math import isclose, prod
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import DIVIDE, FUNCTION
 from gradproof.shadow.verify.losses import LossPart, near
-from gradproof.shadow.whole.origins import COMPARED, MODULUS, RANGE, ROWS, SIZE, SLICE, UNREAD, WHOLE, WRITTEN, Number
+from gradproof.shadow.whole.origins import (
+    COMPARED,
+    MODULUS,
+    NAMED,
+    RANGE,
+    ROWS,
+    SIZE,
+    SLICE,
+    UNREAD,
+    WHOLE,
+    WRITTEN,
+    Number,
+)
 from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.samples import blocks
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Terms, plus
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Terms
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
@@ -60,6 +72,7 @@ class Scale:
 
     `total`: by what the weight of a sample is that of the full batch, where it is known. `taken`: what was assumed.
     `shared`: a part of the losses is made of no sample. `divisor`: the N of other windows, which divides.
+    `own`: the names, and powers, of what scales a whole loss besides N and rows.
     """
 
     outcome: Outcome
@@ -68,6 +81,7 @@ class Scale:
     help: str = ""
     divisor: int = 0
     shared: bool = False
+    own: frozenset[tuple[str, int]] = frozenset()
     taken: tuple[str, ...] = ()
 
     @property
@@ -93,14 +107,14 @@ def groups(
         left = {s: by for s, by in part.powers.items() if not is_named(terms, s)}
         mean = part.kind == "mean" or sample == NOBODY
         whole = part.kind == "mean" and sample != NOBODY
-        mass = terms.rescaled({term: by * part.by for term, by in part.count.items()}, left) if whole else {}
+        mass = terms.rescaled({term: by * part.by for term, by in part.total.items()}, left) if whole else {}
         if whole and mass.keys() <= {terms.one}:
             left = {}
         else:
             mass = {terms.one: part.by}
         key = (mean, way, named, tuple(sorted(left.items())), not whole and abs(part.by))
         group = found.setdefault(key, Group(mean, named, tuple(sorted(left.items()))))
-        group.rest[part.micro] = plus(group.rest.get(part.micro, {}), mass) if whole else mass
+        group.rest[part.micro] = mass
         group.units.setdefault(part.micro, (set(), rows(sample)))[0].add(sample)
         group.shared |= sample == NOBODY
         group.signed |= terms.operators[part.term] in LOSSES
@@ -127,7 +141,7 @@ def unnamed(terms: Terms, part: LossPart) -> LossPart:
             by *= Fraction(number_of(terms, scalar).value).limit_denominator(10**9) ** power
         else:
             powers[scalar] = power
-    return LossPart(part.term, part.micro, by, powers, part.count, part.kind)
+    return replace(part, by=by, powers=powers)
 
 
 @dataclass
@@ -225,7 +239,10 @@ def judged(found: list[Group] | None, window: int, n: int, weigh: Weigh, terms: 
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, taken=taken, shared=any(group.shared for group in found))
+    scaled = ((number, power) for group in found for number, power in group.named if WHOLE in number.shapes)
+    own = frozenset((number.text, power) for number, power in scaled if number.kind == NAMED and number.value != n)
+    shared = any(group.shared for group in found)
+    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
 
 
 def _group(group: Group, window: int, n: int, weigh: Weigh, terms: Terms) -> Scale:

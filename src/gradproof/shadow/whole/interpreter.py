@@ -166,7 +166,7 @@ class Interpreter(Algebra):
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
-        self.reduced: dict[int, tuple[Combination, str]] = {}
+        self.reduced: dict[int, tuple[Combination, Combination, str]] = {}
         self.numbers, self.locations = dict[int, float](), dict[int, Location]()
         self.snap = False
         """Whether float constants are read as the rationals that they stand for."""
@@ -215,17 +215,20 @@ class Interpreter(Algebra):
         self.numbers[term] = number.value
         return term
 
-    def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
-        """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
-        terms = list(made.parts[0]) if made.shared else []
-        if len(masses) > 1 and len(terms) > len(masses):  # what no sample is made of stands beside them
-            beside = [term for term in terms if self.terms.owners[term] == NOBODY]
-            for term in beside:
-                self.reduced.setdefault(self.terms.bare(term)[0], (self.ones().parts[0], kind))
+    def reduces(self, made: Value, masses: Sequence[Combination], kind: str, count: int) -> None:
+        """A loss became a sum, or a mean, of `count` elements: keep how many of them each of its terms stands for.
+
+        What no sample is made of stands beside the terms of samples; it counts once.
+        """
+        terms, one = list(made.parts[0]) if made.shared else [], self.ones().parts[0]
+        beside = [term for term in terms if self.terms.owners[self.terms.bare(term)[0]] == NOBODY]
+        if masses and len(terms) > len(beside) > 0:
+            self.reduced |= {self.terms.bare(term)[0]: (one, one, kind) for term in beside}
             terms = [term for term in terms if term not in beside]
-        each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
-        for term, mass in zip(terms, each, strict=False):
-            self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
+        apart = len(masses) == len(terms)
+        total = added(masses) if apart else self.ones(Fraction(count)).parts[0]
+        for term, mass in zip(terms, masses if apart else list(masses) * len(terms), strict=False):
+            self.reduced.setdefault(self.terms.bare(term)[0], (mass, total, kind))
 
     def scales(self, powers: Powers, by: Fraction, tensor: torch.Tensor) -> None:
         """Something is scaled by a scalar of a real run: keep its number, and the line."""

@@ -190,13 +190,15 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
     if found is None and (found := pieces(x, call, dims, by)) is not None and not call.out_shape():
         each = masses(x, call, count)
-        x.reduces(found, x.ones().parts if each and call.values[0].shared else each, call.name)  # numbers in a row
+        x.reduces(
+            found, x.ones().parts if each and call.values[0].shared else each, call.name, count
+        )  # numbers in a row
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
     powers = x.counted_by(call, dims) if call.name == "mean" and call.out_shape() else {}
     made = x.rescaled(x.apply(SUM, inner)[0], Fraction(1) if powers else by, powers)
-    x.reduces(made, masses(x, call, count), call.name)
+    x.reduces(made, masses(x, call, count), call.name, count)
     call.coupled.extend(inner.coupled)
     return [made]
 

@@ -31,7 +31,7 @@ def loss(x: Interpreter, call: Call) -> list[Value] | None:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
     made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
     most = max(call.values[:2], key=lambda v: (len(v.parts), bool(x.chosen(v.parts[0]))))
-    x.reduces(made[0], x.elements_of(most, prod(call.shapes[0])), "mean" if reduction == 1 else "sum")
+    x.reduces(made[0], x.elements_of(most, count := prod(call.shapes[0])), "mean" if reduction == 1 else "sum", count)
     return [made[0].scaled(Fraction(1, prod(call.shapes[0])) if reduction == 1 else Fraction(1))]
 
 
@@ -99,7 +99,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     if weighed:
         return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
     if len(counts) == len(made[0].parts[0]):  # else labels of all samples are one term
-        x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
+        x.reduces(made[0], counts, "mean" if reduction == 1 else "sum", 0)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 
 
