@@ -543,10 +543,7 @@ class OneRun(Judging):
         for window in windows:
             yield from ((AGAIN, location) for location in window.again())
             if seen & window.samples:
-                yield (
-                    f"samples of an earlier window are in the gradients of window {window.shown}",
-                    window.step.location,
-                )
+                yield f"window {window.shown} has samples of an earlier window in its gradients", window.step.location
             seen |= window.samples
         last, trained = max(seen) // MICRO, self.terms.samples(self.engine.joined)
         for sample, location in self.engine.used.items():
