@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.held_state import Number, number
+from gradproof.shadow.protocol.held_state import HeldNumber, number
 from gradproof.shadow.result import Result, Verification
 from tests.checked import watch
 
@@ -203,9 +203,9 @@ def test_a_number_of_a_group_is_a_plain_one_elsewhere() -> None:
     of = frozenset({(("group", 1, 0, "lr", None), 2)})
     one = number(0.5, of)
     made = [one * 2, 2 - one, -one, abs(one), one**2, round(one, 1), 1 / one, one // 1]
-    assert all(isinstance(each, Number) and each.of == of for each in made)
+    assert all(isinstance(each, HeldNumber) and each.of == of for each in made)
     assert made == [1.0, 1.5, -0.5, 0.5, 0.25, 0.5, 2.0, 0.0]
-    assert not isinstance(one == 0.5, Number)
+    assert not isinstance(one == 0.5, HeldNumber)
     assert type(pickle.loads(pickle.dumps(one))) is float
     assert repr(one) == f"{one}" == "0.5"
     save = "f = io.BytesIO(); torch.save(opt.state_dict(), f); f.seek(0); torch.load(f, weights_only=True)"

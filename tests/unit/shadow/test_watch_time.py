@@ -14,7 +14,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify.one_run import OneRun
-from gradproof.shadow.whole import clock
+from gradproof.shadow.whole import terms as clock
 
 WORDS, STEPS = 11, 8
 

@@ -55,12 +55,11 @@ from gradproof.shadow.result import (
 )
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.verify.weights import WindowWeights
-from gradproof.shadow.whole.clock import HELP, TimeLimit
 from gradproof.shadow.whole.facts import DOMAIN
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rows import digests
-from gradproof.shadow.whole.samples import Late
-from gradproof.shadow.whole.terms import UNIT
+from gradproof.shadow.whole.samples import PassedLimit
+from gradproof.shadow.whole.terms import HELP, UNIT, TimeLimit
 from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
@@ -260,7 +259,7 @@ class ScriptWatch(Monitor):
             with clock:
                 return OneRun(self.engine, clips, self._total(), self.run.recorded, left)
         except TimeLimit as error:
-            self.engine.late = self.engine.late or Late(str(error), 0, None)
+            self.engine.late = self.engine.late or PassedLimit(str(error), 0, None)
             return OneRun(self.engine, clips, self._total(), set(), left)
 
     def _judge(self, found: Verification, judge: OneRun, ruling: StepRuling, doubt: Reason | None) -> dict[str, Result]:

@@ -7,7 +7,7 @@ One that changes between micro-batches, and again, is one of three:
 - how it was made is not shown, or all of it changed by one factor or difference though it was set: not decided.
 
 Two things show how: an operator that writes a tensor in place, and reads it unless it only sets it, or makes one of
-another; and numbers of groups, which are handed out as `Number` once they were changed by hand.
+another; and numbers of groups, which are handed out as `HeldNumber` once they were changed by hand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LONG = 2
 """A tensor that is made anew each time is an average of weights once it was made of such a one so often before."""
 
 
-class Number(float):
+class HeldNumber(float):
     """A number of a group, or what Python made of it. `of`: the entries that it is made of, and when."""
 
     of: frozenset[tuple[Key, int]] = frozenset()
@@ -60,9 +60,9 @@ class Number(float):
         return float, (float(self),)
 
 
-def number(value: float, of: frozenset[tuple[Key, int]]) -> Number:
+def number(value: float, of: frozenset[tuple[Key, int]]) -> HeldNumber:
     """A number of this origin."""
-    made = Number(value)
+    made = HeldNumber(value)
     made.of = of
     return made
 
@@ -70,19 +70,19 @@ def number(value: float, of: frozenset[tuple[Key, int]]) -> Number:
 def _operation(name: str) -> Callable[..., Any]:
     operation = getattr(float, name)
 
-    def operated(self: Number, *others: Any) -> Any:
+    def operated(self: HeldNumber, *others: Any) -> Any:
         made = operation(self, *others)
-        of = self.of.union(*(other.of for other in others if isinstance(other, Number)))
+        of = self.of.union(*(other.of for other in others if isinstance(other, HeldNumber)))
         return number(made, of) if isinstance(made, float) else made
 
     return operated
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    setattr(Number, f"__{_name}__", _operation(f"__{_name}__"))
-    setattr(Number, f"__r{_name}__", _operation(f"__r{_name}__"))
+    setattr(HeldNumber, f"__{_name}__", _operation(f"__{_name}__"))
+    setattr(HeldNumber, f"__r{_name}__", _operation(f"__r{_name}__"))
 for _name in ("neg", "pos", "abs", "round"):
-    setattr(Number, f"__{_name}__", _operation(f"__{_name}__"))
+    setattr(HeldNumber, f"__{_name}__", _operation(f"__{_name}__"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class HeldState:
         """A step, or a schedule, has written what is held by optimizers. Numbers of groups are plain again."""
         with _disable_current_modes():
             for key, value, owner in entries(optimizers, ()):
-                if isinstance(value, Number):
+                if isinstance(value, HeldNumber):
                     put(owner, key, float(value))
             self._seen = {key: one for key, one in self._seen.items() if key[0] == BUFFER}
             self._seen |= {key: seen(value) for key, value, _ in entries(optimizers, ())}

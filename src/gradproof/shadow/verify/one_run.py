@@ -19,11 +19,21 @@ from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, E
 from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
-from gradproof.shadow.whole.clock import HELP, TimeLimit
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
-from gradproof.shadow.whole.terms import NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, exact, multiplied
+from gradproof.shadow.whole.terms import (
+    HELP,
+    NOBODY,
+    NORMS,
+    SEVERAL,
+    TRAINED,
+    UNIT,
+    Combination,
+    TimeLimit,
+    exact,
+    multiplied,
+)
 
 CHANCE = "each sample has one weight, by a number of a part of the window, or of another one; they add up by chance"
 PADDED = "padding adds nothing: a sample has the same loss at each length to which its batch may be padded"

@@ -51,7 +51,7 @@ SHOWN = 3
 
 
 @dataclass
-class Group:
+class Alike:
     """Parts of the losses of a window that are scaled alike: by named numbers, by other scalars and by plain numbers.
 
     `rest`: the product of plain numbers, by pass; `units`: the samples of each pass, and the rows of their micro-batch.
@@ -92,12 +92,12 @@ class Scale:
 
 def groups(
     terms: Terms, parts: Iterable[LossPart], form: Callable[[int], tuple[int, object]], rows: Callable[[int], int]
-) -> list[Group] | None:
+) -> list[Alike] | None:
     """The parts of losses by what they are and what scales them; None where samples meet in one.
 
     `form`: the sample of a term, and what is the same of all samples. `rows`: those of a sample's micro-batch.
     """
-    found = dict[tuple[object, ...], Group]()
+    found = dict[tuple[object, ...], Alike]()
     for part in parts:
         sample, way = form(part.term)
         if sample == SEVERAL:
@@ -113,7 +113,7 @@ def groups(
         else:
             mass = {terms.one: part.by}
         key = (mean, way, named, tuple(sorted(left.items())), not whole and abs(part.by))
-        group = found.setdefault(key, Group(mean, named, tuple(sorted(left.items()))))
+        group = found.setdefault(key, Alike(mean, named, tuple(sorted(left.items()))))
         group.rest[part.micro] = mass
         group.units.setdefault(part.micro, (set(), rows(sample)))[0].add(sample)
         group.shared |= sample == NOBODY
@@ -228,7 +228,7 @@ def role(number: Number, n: int, r: int) -> str:
     return "N" if number.value == n and RANGE in shapes else "other"
 
 
-def judged(found: list[Group] | None, window: int, n: int, weigh: Weigh, terms: Terms, hooked: bool) -> Scale:
+def judged(found: list[Alike] | None, window: int, n: int, weigh: Weigh, terms: Terms, hooked: bool) -> Scale:
     """What the groups of a window with `n` micro-batches say."""
     if not found:
         return Scale(Outcome.UNKNOWN, "what the weights add up to was not shown", help=FUNCTION)
@@ -245,7 +245,7 @@ def judged(found: list[Group] | None, window: int, n: int, weigh: Weigh, terms: 
     return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
 
 
-def _group(group: Group, window: int, n: int, weigh: Weigh, terms: Terms) -> Scale:
+def _group(group: Alike, window: int, n: int, weigh: Weigh, terms: Terms) -> Scale:
     """One group: the exponents, and what they say."""
     numbers = [weigh(rest) for rest in group.rest.values()]
     rest = numbers[0]
@@ -264,7 +264,7 @@ def _group(group: Group, window: int, n: int, weigh: Weigh, terms: Terms) -> Sca
     return _right(group, made, window) if made.a == due or n == 1 else _wrong(group, made, window, due)
 
 
-def _right(group: Group, made: Factors, window: int) -> Scale:
+def _right(group: Alike, made: Factors, window: int) -> Scale:
     odd = made.odd()
     if odd and made.n > 1:
         what = f"a factor {odd[0]} of the loss of window {window} has the value of N, or of the rows of a micro-batch"
@@ -286,7 +286,7 @@ def _own(made: Factors) -> Iterator[str]:
         yield f"{near(made.rest)}, which no line names, is a factor of the loss itself, in the full batch as well"
 
 
-def _wrong(group: Group, made: Factors, window: int, due: int) -> Scale:
+def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
     n, missing = made.n, made.a - due
     for named, of, fits in (("N", n, missing == 1 and not made.taken), ("the rows", made.r, missing == -1)):
         divisor = made.divisor(of) if fits and of > 1 else []
@@ -307,7 +307,7 @@ def _wrong(group: Group, made: Factors, window: int, due: int) -> Scale:
     return Scale(Outcome.REFUTED, reason, total, help, int(other.value) if other is not None else 0)
 
 
-def known_numbers(found: list[Group], passes: int, weigh: Weigh) -> bool:
+def known_numbers(found: list[Alike], passes: int, weigh: Weigh) -> bool:
     """Whether all passes of a window are scaled by the same numbers, each of which has an origin."""
     kinds = {number.kind for group in found for number, _ in group.named}
     plain = [one for group in found for one in map(weigh, group.rest.values())]
@@ -316,7 +316,7 @@ def known_numbers(found: list[Group], passes: int, weigh: Weigh) -> bool:
     return every and UNREAD not in kinds and bare
 
 
-def factors_of(found: list[Group], weigh: Weigh) -> list[float]:
+def factors_of(found: list[Alike], weigh: Weigh) -> list[float]:
     """By what each group is multiplied in numbers, besides the mean or the sum that it is."""
     made = list[float]()
     for group in found:

@@ -89,7 +89,7 @@ Expression = Callable[[Mapping[Leaf, float]], Any]
 
 
 @dataclass
-class Reading:
+class Evaluated:
     """One reading of an expression: its leaves, and its value by them."""
 
     leaves: tuple[Leaf, ...]
@@ -167,7 +167,7 @@ class Origins:
         return None
 
     def _whole(
-        self, reading: Reading, node: ast.expr, frame: FrameType, number: float
+        self, reading: Evaluated, node: ast.expr, frame: FrameType, number: float
     ) -> tuple[Fraction, dict[Number, int]] | None:
         """What is no product of powers is one number of its own; of unread leaves, or of N, it has no origin."""
         kinds = {number.kind for number, _ in reading.leaves}
@@ -187,7 +187,7 @@ class _Resolver:
     def __init__(self, origins: Origins, whole: float, alone: bool) -> None:
         self.origins, self.whole, self.alone = origins, whole, alone
 
-    def resolve(self, node: ast.expr, frame: FrameType, depth: int = 0) -> Iterator[Reading]:
+    def resolve(self, node: ast.expr, frame: FrameType, depth: int = 0) -> Iterator[Evaluated]:
         """The readings of an expression."""
         if depth > DEPTH:
             return
@@ -199,18 +199,18 @@ class _Resolver:
 
     # -- Leaves
 
-    def _leaf(self, kind: str, node: ast.AST, frame: FrameType, value: Any, text: str = "", **more: Any) -> Reading:
+    def _leaf(self, kind: str, node: ast.AST, frame: FrameType, value: Any, text: str = "", **more: Any) -> Evaluated:
         text, line, column = text or ast.unparse(node), getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
         number = Number(kind, text, frame.f_code.co_filename, line, float(value), **more)
         leaf = number, (line << 12) + column if kind == WRITTEN else 0
-        return Reading((leaf,), lambda by: by[leaf])
+        return Evaluated((leaf,), lambda by: by[leaf])
 
-    def _constant(self, node: ast.Constant, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _constant(self, node: ast.Constant, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         if isinstance(node.value, int | float) and not isinstance(node.value, bool):
             plain = node.value
-            yield Reading((), lambda _: plain) if plain in (0, 1) else self._leaf(WRITTEN, node, frame, plain)
+            yield Evaluated((), lambda _: plain) if plain in (0, 1) else self._leaf(WRITTEN, node, frame, plain)
 
-    def _name(self, node: ast.Name, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _name(self, node: ast.Name, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         value, scope = looked_up(frame, node.id), scope_of(frame)
         number = plain(value)
         if number is None:
@@ -240,7 +240,7 @@ class _Resolver:
                     return
         yield self._leaf(UNREAD, node, frame, number, shapes=shapes)
 
-    def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a name was given: an expression, or one of several sizes."""
         if index is None:
             yield from self.resolve(of, frame, depth)
@@ -249,7 +249,7 @@ class _Resolver:
         elif (tensor := self._sized(of, frame)) is not None and index < tensor.dim():
             yield self._size(tensor, index, of, frame)
 
-    def _given(self, name: str, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _given(self, name: str, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a parameter of a function was given by its caller."""
         caller, code = frame.f_back, frame.f_code
         call = None if caller is None else node_at(caller.f_code, caller.f_lasti)
@@ -261,7 +261,7 @@ class _Resolver:
         for arg in named or placed:
             yield from self.resolve(arg, caller, depth)
 
-    def _attribute(self, node: ast.Attribute, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _attribute(self, node: ast.Attribute, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         scope, owner = scope_of(frame), self._object(node.value, frame)
         value = held(owner, node.attr)
         number = plain(value)
@@ -271,7 +271,7 @@ class _Resolver:
         kind = NAMED if shapes or parsed(owner) else UNREAD
         yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
 
-    def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         tensor = self._sized(node.value, frame)
         if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
@@ -313,7 +313,7 @@ class _Resolver:
             return found if isinstance(found, torch.Tensor) else None
         return None
 
-    def _size(self, tensor: torch.Tensor, axis: int, node: ast.AST, frame: FrameType) -> Reading:
+    def _size(self, tensor: torch.Tensor, axis: int, node: ast.AST, frame: FrameType) -> Evaluated:
         with torch._C.DisableTorchFunction():
             size, rows = int(tensor.shape[axis]), self.origins.rows(tensor, axis)
         return self._leaf(SIZE, node, frame, size, axis=axis, rows=rows)
@@ -322,36 +322,36 @@ class _Resolver:
 
     def _joined(
         self, make: Callable[..., Any], parts: list[ast.expr], frame: FrameType, depth: int
-    ) -> Iterator[Reading]:
+    ) -> Iterator[Evaluated]:
         """A function of expressions."""
-        found: list[list[Reading]] = [[]]
+        found: list[list[Evaluated]] = [[]]
         for part in parts:
             own = [*islice(self.resolve(part, frame, depth), MOST)]
             found = [[*before, reading] for before in found for reading in own][:MOST]
         for readings in found:
             leaves = tuple(leaf for reading in readings for leaf in reading.leaves)
-            yield Reading(leaves, lambda by, own=readings: make(*(one.value(by) for one in own)))  # type: ignore[misc]
+            yield Evaluated(leaves, lambda by, own=readings: make(*(one.value(by) for one in own)))  # type: ignore[misc]
 
-    def _binop(self, node: ast.BinOp, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _binop(self, node: ast.BinOp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         if type(node.op) in ARITHMETIC:
             yield from self._joined(ARITHMETIC[type(node.op)], [node.left, node.right], frame, depth)
 
-    def _unaryop(self, node: ast.UnaryOp, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _unaryop(self, node: ast.UnaryOp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         if isinstance(node.op, ast.USub):
             yield from self._joined(operator.neg, [node.operand], frame, depth)
 
-    def _ifexp(self, node: ast.IfExp, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _ifexp(self, node: ast.IfExp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         for side in (node.body, node.orelse):
             yield from self.resolve(side, frame, depth)
 
-    def _namedexpr(self, node: ast.NamedExpr, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _namedexpr(self, node: ast.NamedExpr, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         yield from self.resolve(node.value, frame, depth)
 
-    def _list(self, node: ast.List, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _list(self, node: ast.List, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         if len(node.elts) == 1:
             yield from self.resolve(node.elts[0], frame, depth)
 
-    def _call(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _call(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         func = node.func
         name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
         given = [*node.args, *([func.value] if isinstance(func, ast.Attribute) and not node.args else [])]
@@ -373,7 +373,7 @@ class _Resolver:
         elif self.alone and depth == 1:
             yield self._leaf(UNREAD, node, frame, self.whole)
 
-    def _length(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Reading]:
+    def _length(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         of = self._object(node.args[0], frame)
         if isinstance(of, torch.Tensor) and of.dim():
             yield self._size(of, 0, node, frame)
@@ -384,7 +384,7 @@ class _Resolver:
         elif self.alone and depth == 1:
             yield self._leaf(UNREAD, node, frame, self.whole)
 
-    def _of_tensor(self, node: ast.Call, func: ast.Attribute, frame: FrameType) -> Iterator[Reading]:
+    def _of_tensor(self, node: ast.Call, func: ast.Attribute, frame: FrameType) -> Iterator[Evaluated]:
         tensor = self._object(func.value, frame)
         if not isinstance(tensor, torch.Tensor):
             return
@@ -394,16 +394,16 @@ class _Resolver:
         if func.attr == "numel":
             sizes = [self._size(tensor, axis, node, frame) for axis in range(tensor.dim())]
             leaves = tuple(leaf for one in sizes for leaf in one.leaves)
-            yield Reading(leaves, lambda by: math.prod(one.value(by) for one in sizes))
+            yield Evaluated(leaves, lambda by: math.prod(one.value(by) for one in sizes))
 
 
 # -- What stands in a file.
 
 
-class Scope:
+class Names:
     """A function of a file, or the file itself: what its names are given, and what they shape."""
 
-    def __init__(self, tree: ast.AST, outer: Scope | None) -> None:
+    def __init__(self, tree: ast.AST, outer: Names | None) -> None:
         self.outer, self.given = outer, dict[str, list[tuple[ast.expr | None, int | None]]]()
         self.uses: dict[str, set[str]] = {} if outer is None else outer.uses
         self.own: dict[str, set[str]] = {}
@@ -437,7 +437,7 @@ class Scope:
 
     def made(self, name: str) -> list[tuple[ast.expr, int | None]]:
         """The one expression that a name is given, and which part of it; nothing where there are several."""
-        scope: Scope | None = self
+        scope: Names | None = self
         while scope is not None and name not in scope.given and name not in scope.parameters:
             scope = scope.outer
         found = [] if scope is None or name in scope.parameters else scope.given[name]
@@ -503,16 +503,16 @@ class File:
 
     def __init__(self, tree: ast.Module) -> None:
         self.nodes = dict[tuple[Any, ...], ast.AST]()
-        self.scopes = dict[tuple[str, int], Scope]()
-        self.whole = Scope(tree, None)
+        self.scopes = dict[tuple[str, int], Names]()
+        self.whole = Names(tree, None)
         self._enter(tree, self.whole)
 
-    def _enter(self, tree: ast.AST, scope: Scope) -> None:
+    def _enter(self, tree: ast.AST, scope: Names) -> None:
         for node in inside(tree):
             if isinstance(node, ast.BinOp | ast.AugAssign | ast.Call):
                 self.nodes[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                own = Scope(node, scope)
+                own = Names(node, scope)
                 first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
                 self.scopes[getattr(node, "name", "<lambda>"), first] = own
                 self._enter(node, own)
@@ -535,7 +535,7 @@ def file_of(code: CodeType) -> File | None:
     return parsed_text(text) if text else None
 
 
-def scope_of(frame: FrameType) -> Scope:
+def scope_of(frame: FrameType) -> Names:
     """The scope of a frame's function."""
     file, code = file_of(frame.f_code), frame.f_code
     if file is None:

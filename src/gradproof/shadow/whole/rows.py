@@ -46,11 +46,11 @@ BLANK = frozenset(
 )
 """Operators whose results hold one number, whatever the data are."""
 Call = tuple[Any, Any, Any]
-Seeds = Callable[["Node"], torch.Tensor | None]
+Seeds = Callable[["Movement"], torch.Tensor | None]
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class Movement:
     """A tensor of data, and the movement that made it: an operator, with nodes in the place of tensors.
 
     `taken`: the axis along which its rows were taken out of a larger tensor, or joined one by one; `chosen`: it is one
@@ -60,7 +60,7 @@ class Node:
     """
 
     shape: Shape
-    parents: tuple[Node, ...] = ()
+    parents: tuple[Movement, ...] = ()
     call: Call | None = None
     item: int | None = None
     taken: int | None = None
@@ -69,7 +69,7 @@ class Node:
     blank: bool = False
     fetch: int | None = None
     fetches: frozenset[int] = frozenset()
-    chooser: Node | None = None
+    chooser: Movement | None = None
     first: int = 0
     steps: Shape = ()
     depth: int = 0
@@ -96,8 +96,8 @@ class Storage:
 
     weak: Any
     base: int
-    nodes: dict[tuple[Geometry, int], Node] = field(default_factory=dict)
-    home: tuple[Geometry, int, Node] | None = None
+    nodes: dict[tuple[Geometry, int], Movement] = field(default_factory=dict)
+    home: tuple[Geometry, int, Movement] | None = None
     blank: bool = False
     fetch: int | None = None
 
@@ -111,7 +111,7 @@ class Rows:
 
     # What is seen
 
-    def node(self, tensor: torch.Tensor) -> Node:
+    def node(self, tensor: torch.Tensor) -> Movement:
         """What is known of a tensor."""
         held, geometry, width = self._storage(tensor), geometry_of(tensor), tensor.element_size()
         found = held.nodes.get((geometry, width))
@@ -135,19 +135,19 @@ class Rows:
         self._bytes += size + 8
         return self._bytes - size
 
-    def _part(self, held: Storage, geometry: Geometry, width: int) -> Node:
+    def _part(self, held: Storage, geometry: Geometry, width: int) -> Movement:
         """A tensor that no operator made that was seen: a part of another one, or data."""
         start, shape, stride = geometry
         if held.home is not None and held.home[1] == width:
             (begin, size, steps), _, home = held.home
             if dense(size, steps) and list(steps) == sorted(steps, reverse=True) and start >= begin:
                 call: Call = (_strided, (home, shape, stride, start - begin), {})
-                return Node(shape, (home,), call, fetches=home.fetches, depth=home.depth + 1)
+                return Movement(shape, (home,), call, fetches=home.fetches, depth=home.depth + 1)
         steps = tuple(by * width for by in stride)
         fetches = frozenset() if held.fetch is None else frozenset({held.fetch})
-        return Node(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
+        return Movement(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
 
-    def _put(self, tensor: torch.Tensor, node: Node, own: bool) -> None:
+    def _put(self, tensor: torch.Tensor, node: Movement, own: bool) -> None:
         """What made a tensor. `own`: its storage as well."""
         held, geometry, width = self._storage(tensor), geometry_of(tensor), tensor.element_size()
         if own:
@@ -166,7 +166,7 @@ class Rows:
         if spec.written:
             self._wrote(func, spec, args, kwargs)
         elif base in BLANK:
-            self._put(made[0], Node(tuple(made[0].shape), blank=True), True)
+            self._put(made[0], Movement(tuple(made[0].shape), blank=True), True)
         elif (spec.view and base != "as_strided") or base in MOVEMENTS:
             view = made[0].untyped_storage()._cdata == tensors_in(args)[0].untyped_storage()._cdata
             if base == "masked_fill" and made[0].shape != args[0].shape:
@@ -177,7 +177,7 @@ class Rows:
             for at, one in enumerate(made if found is not None else ()):
                 assert found is not None
                 call, parents = found
-                node = Node(tuple(one.shape), parents, call, at if isinstance(out, list | tuple) else None)
+                node = Movement(tuple(one.shape), parents, call, at if isinstance(out, list | tuple) else None)
                 self._known(node, base, args, parents)
                 if not view and one.numel() > LARGE and not node.fetches and base not in SAME:
                     continue
@@ -188,11 +188,11 @@ class Rows:
         """A tensor is a copy of another one."""
         node = self.node(tensor)
         call: Call = (None, (node,), {})
-        self._put(made, Node(node.shape, (node,), call, fetches=node.fetches, depth=node.depth + 1), True)
+        self._put(made, Movement(node.shape, (node,), call, fetches=node.fetches, depth=node.depth + 1), True)
 
-    def _moved(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> tuple[Any, tuple[Node, ...]] | None:
+    def _moved(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> tuple[Any, tuple[Movement, ...]] | None:
         """An operator, with nodes in the place of the tensors that it moves, and copies of the others."""
-        base, parents = spec.function, list[Node]()
+        base, parents = spec.function, list[Movement]()
         if base in SAME:
             node = self.node(args[0])
             return (None, (node,), {}), (node,)
@@ -216,7 +216,7 @@ class Rows:
         given = given[:2] if base in SHAPED else given
         return (func, tuple(given), {k: v for k, v in kwargs.items() if k == "dim"}), tuple(parents)
 
-    def _known(self, node: Node, base: str, args: Any, parents: tuple[Node, ...]) -> None:
+    def _known(self, node: Movement, base: str, args: Any, parents: tuple[Movement, ...]) -> None:
         """How the rows of what was made were taken, and which batches it is made of."""
         node.fetches = frozenset[int]().union(*(one.fetches for one in parents))
         node.depth = 1 + max(one.depth for one in parents)
@@ -245,7 +245,7 @@ class Rows:
             self._chosen_by(node, args[2])
         node.chosen |= base in ("select", "unbind")
 
-    def _chosen_by(self, node: Node, index: torch.Tensor) -> None:
+    def _chosen_by(self, node: Movement, index: torch.Tensor) -> None:
         chooser = self.node(index)
         if chooser.fetches:
             node.chooser, node.fetches = chooser, node.fetches | chooser.fetches
@@ -258,7 +258,7 @@ class Rows:
         found = None
         if base == "copy" and given and given[0].shape == target.shape:
             node = self.node(given[0])
-            found = Node(before.shape, (node,), (None, (node,), {}), fetches=node.fetches, depth=node.depth + 1)
+            found = Movement(before.shape, (node,), (None, (node,), {}), fetches=node.fetches, depth=node.depth + 1)
         home = held.home
         blank = base in ("fill", "zero") and whole
         self.written(target)
@@ -269,14 +269,14 @@ class Rows:
             elif home is not None or not held.nodes:
                 self._written(target, home[2] if home is not None else None, found)
 
-    def _written(self, target: torch.Tensor, home: Node | None, found: Node) -> None:
+    def _written(self, target: torch.Tensor, home: Movement | None, found: Movement) -> None:
         """A part of a storage is a copy now: the tensor of all of it is put together anew."""
         held, width = self._storage(target), target.element_size()
         size = (target.untyped_storage().nbytes() // width,)
-        whole = home if home is not None and home.shape == size else Node(size, first=held.base, steps=(width,))
+        whole = home if home is not None and home.shape == size else Movement(size, first=held.base, steps=(width,))
         parents, fetches = (whole, found.parents[0]), whole.fetches | found.fetches
         call: Call = (_inserted, (*parents, geometry_of(target)), {})
-        node = Node(size, parents, call, fetches=fetches, depth=1 + max(one.depth for one in parents))
+        node = Movement(size, parents, call, fetches=fetches, depth=1 + max(one.depth for one in parents))
         if node.depth <= DEEP:
             held.nodes.clear()
             held.home = (0, size, (1,)), width, node
@@ -286,11 +286,11 @@ class Rows:
         held = self._storage(tensor)
         held.base, held.blank = self._place(tensor.untyped_storage().nbytes()), False
 
-        def again(node: Node) -> Node:
+        def again(node: Movement) -> Movement:
             first = self._place(torch.Size(node.shape).numel())
             parents = node.parents if node.first and node.parents else (node,)  # it was written over already
             call: Call = (None, parents, {})
-            return Node(node.shape, parents, call, fetches=node.fetches, depth=1 + parents[0].depth, first=first)
+            return Movement(node.shape, parents, call, fetches=node.fetches, depth=1 + parents[0].depth, first=first)
 
         kept = {at: one for at, one in held.nodes.items() if one.parents or one.fetch is not None}
         held.nodes = {at: again(one) for at, one in kept.items() if one.depth < DEEP}
@@ -302,7 +302,7 @@ class Rows:
     def gives(self, tensor: torch.Tensor, number: int) -> None:
         """A data loader gave a tensor: its rows are the samples of a micro-batch."""
         held = self._storage(tensor)
-        node = Node(tuple(tensor.shape), fetch=number, fetches=frozenset({number}))
+        node = Movement(tuple(tensor.shape), fetch=number, fetches=frozenset({number}))
         node.first, node.steps = held.base, tuple(by * tensor.element_size() for by in tensor.stride())
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
         if whole:
@@ -321,18 +321,18 @@ class Rows:
 
     # What is asked
 
-    def of(self, node: Node, seeds: Seeds) -> torch.Tensor:
+    def of(self, node: Movement, seeds: Seeds) -> torch.Tensor:
         """For each element a number of what it is made of: what `seeds` gives for some of the nodes it comes from."""
         with torch.no_grad(), _disable_current_modes():
             return _replayed(node, seeds, {})
 
-    def of_batches(self, node: Node, batch: Callable[[int], tuple[int, int, int, int]]) -> torch.Tensor:
+    def of_batches(self, node: Movement, batch: Callable[[int], tuple[int, int, int, int]]) -> torch.Tensor:
         """The sample of each element, by the batches of data loaders.
 
         `batch`: the first sample of one, its rows, how many of them are one sample, and along which axis they lie.
         """
 
-        def own(one: Node) -> torch.Tensor | None:
+        def own(one: Movement) -> torch.Tensor | None:
             if one.fetch is None or not one.shape:
                 return None
             first, rows, each, axis = batch(one.fetch)
@@ -342,7 +342,7 @@ class Rows:
 
         return self.of(node, own)
 
-    def begins(self, node: Node, rows: int | None, axis: int = 0) -> torch.Tensor | None:
+    def begins(self, node: Movement, rows: int | None, axis: int = 0) -> torch.Tensor | None:
         """The row of each element in the micro-batch; None where nothing shows where a micro-batch begins.
 
         `rows`: how many the micro-batch has, where it is known, and along which axis of data they were shown to lie.
@@ -364,14 +364,14 @@ class Rows:
             return found if bool((found >= 0).any()) else None
 
     @staticmethod
-    def _axis(node: Node, rows: int | None, axis: int) -> int | None:
+    def _axis(node: Movement, rows: int | None, axis: int) -> int | None:
         """The axis of a node along which its rows may be those of a micro-batch."""
         if axis and len(node.shape) > axis and node.shape[axis] == rows:
             return axis
         at = 0 if node.chosen and rows is not None and node.shape[:1] == (rows,) else node.taken
         return at if at is not None and rows in (None, node.shape[at]) else None
 
-    def chosen(self, node: Node) -> bool:
+    def chosen(self, node: Movement) -> bool:
         """Whether a tensor is one of the first axis of a larger one, with nothing taken along another axis since."""
         return any(one.chosen for one in _above(node))
 
@@ -412,7 +412,7 @@ def _hashed(numbers: torch.Tensor, axis: int) -> torch.Tensor:
     return mixed.sum(1)
 
 
-def _place_of(node: Node) -> torch.Tensor | None:
+def _place_of(node: Movement) -> torch.Tensor | None:
     if not node.parents:
         return node.places()
     if node.call is not None and node.call[0] is None and node.first:  # it was written over
@@ -420,9 +420,9 @@ def _place_of(node: Node) -> torch.Tensor | None:
     return None
 
 
-def _above(node: Node) -> list[Node]:
+def _above(node: Movement) -> list[Movement]:
     """What a node was made of, and the node: the first comes first."""
-    found, stack, done = list[Node](), [(node, False)], set[int]()
+    found, stack, done = list[Movement](), [(node, False)], set[int]()
     while stack:
         one, ready = stack.pop()
         if ready:
@@ -444,7 +444,7 @@ def _inserted(whole: torch.Tensor, part: torch.Tensor, geometry: Geometry) -> to
     return made
 
 
-def _replayed(node: Node, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
+def _replayed(node: Movement, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
     """Run the movements that made a node on numbers."""
     found = done.get(id(node))
     if found is None:
@@ -452,7 +452,7 @@ def _replayed(node: Node, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
     return found
 
 
-def _of_node(node: Node, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
+def _of_node(node: Movement, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
     seed = seeds(node)
     if seed is not None:
         return seed
@@ -481,7 +481,7 @@ def _of_node(node: Node, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor:
 
 def _filled(args: Any, seeds: Seeds, done: dict[int, Any]) -> Iterator[Any]:
     for arg in args:
-        if isinstance(arg, Node):
+        if isinstance(arg, Movement):
             yield _replayed(arg, seeds, done)
         elif isinstance(arg, list):
             yield [*_filled(arg, seeds, done)]

@@ -27,12 +27,11 @@ from torch.utils._pytree import tree_leaves
 from gradproof.shadow.locations import Location, stated
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
-from gradproof.shadow.whole.clock import TimeLimit
 from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of
-from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Node, Rows, moves
-from gradproof.shadow.whole.terms import Shape, Terms, exact
+from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Movement, Rows, moves
+from gradproof.shadow.whole.terms import Shape, Terms, TimeLimit, exact
 from gradproof.shadow.whole.unseen import call_site, digest
 from gradproof.shadow.whole.values import Value, shape_with, shared
 
@@ -59,7 +58,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         except TimeLimit as error:
             if clock.depth:  # of a call within another
                 raise
-            self.late = self.late or Late(str(error), self.passed(), self.location())
+            self.late = self.late or PassedLimit(str(error), self.passed(), self.location())
             self.close()
             return {}
         except Exception as error:
@@ -69,7 +68,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class Late(NamedTuple):
+class PassedLimit(NamedTuple):
     """The time limit passed: why, in which window, and where."""
 
     reason: str
@@ -105,7 +104,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.meetings = Meetings()
         self.modes: dict[int, bool] = {}  # whether a forward pass in training mode took a micro-batch
         self.training = True
-        self.late: Late | None = None
+        self.late: PassedLimit | None = None
         self.passed: Callable[[], int] = lambda: len(self.facts.updates)
         """Takes note of the time limit, and gives the number of the window in which it passed."""
         self._last = (-1, 0)
@@ -271,7 +270,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.grains[number] = size
         return True
 
-    def _count(self, node: Node, own: torch.Tensor) -> None:
+    def _count(self, node: Movement, own: torch.Tensor) -> None:
         """Rows of batches of a data loader were met, of which some may be followed as one sample."""
         every = {number: self._of_batch(number) for number in node.fetches}
         if all(len(self.met.get(number, ())) >= rows for number, (_, rows, _, _) in every.items()):

@@ -15,14 +15,14 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-
-from gradproof.shadow.whole.clock import Clock
 
 Shape = tuple[int, ...]
 Combination = Mapping[int, Fraction]
@@ -462,3 +462,44 @@ def ratio(mine: Combination, other: Combination) -> Fraction | None:
     first = next(iter(mine))
     by = mine[first] / other[first]
     return by if abs(by - 1) > ROUNDED and mine == times(other, by) else None
+
+
+# -- A limit on the time that gradproof itself takes of a script: what was decided before it passed stays.
+#
+# Time counts while the engine works at a call, and none of the operators of the script. It is looked at where a call
+# begins, and where terms are made or walked, for one operator may take for ever. A machine that is busy with other work
+# takes none of it: when as many seconds have passed on the clock, the thread must have had as many of CPU time.
+LATE = "the time limit of {:g} s passed before an answer came"
+HELP = "raise --time-limit, or watch a smaller model"
+
+
+class TimeLimit(Exception):
+    """The time limit has passed."""
+
+
+class Clock:
+    """Seconds that were spent since `begin`. Used as a context it runs, and raises TimeLimit when they are too many."""
+
+    def __init__(self) -> None:
+        self.limit, self.spent, self.since, self.depth = math.inf, 0.0, 0.0, 0
+        self.used = thread_time()
+
+    def __enter__(self) -> None:
+        if not self.depth:
+            self.since = perf_counter()
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self.spent += perf_counter() - self.since
+
+    def begin(self) -> None:
+        """Something else begins, which has all of the time."""
+        self.spent, self.since, self.used = 0.0, perf_counter(), thread_time()
+
+    def look(self) -> None:
+        """Raises TimeLimit when the time is over."""
+        late = self.depth and self.spent + perf_counter() - self.since > self.limit
+        if late and thread_time() - self.used > self.limit:
+            raise TimeLimit(LATE.format(self.limit))
