@@ -22,22 +22,27 @@ from math import isclose, prod
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import DIVIDE, FUNCTION
 from gradproof.shadow.verify.losses import LossPart, near
-from gradproof.shadow.whole.origins import (
+from gradproof.shadow.whole.rules.losses import LOSSES
+from gradproof.shadow.whole.samples import blocks
+from gradproof.shadow.whole.terms import (
     COMPARED,
     MODULUS,
     NAMED,
+    NOBODY,
     RANGE,
     ROWS,
+    SEVERAL,
     SIZE,
     SLICE,
+    UNIT,
     UNREAD,
     WHOLE,
     WRITTEN,
+    Combination,
     Number,
+    Powers,
+    Terms,
 )
-from gradproof.shadow.whole.rules.losses import LOSSES
-from gradproof.shadow.whole.samples import blocks
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Terms
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.whole.origins import SIZE, Number
 from gradproof.shadow.whole.terms import (
     NOBODY,
+    SIZE,
     UNIT,
     ZERO,
     Combination,
+    Number,
     Powers,
     Shape,
     Terms,

@@ -16,7 +16,7 @@ import linecache
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
@@ -29,11 +29,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
 from gradproof.shadow.locations import frames, user_location
+from gradproof.shadow.whole.terms import (
+    COMPARED,
+    MODULUS,
+    NAMED,
+    RANGE,
+    ROWS,
+    SIZE,
+    SLICE,
+    UNREAD,
+    WHOLE,
+    WRITTEN,
+    Number,
+)
 
-MODULUS, COMPARED, RANGE, SLICE, ROWS, WHOLE = "modulus", "compared", "range", "slice", "rows", "whole"
-"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size); or a whole loss."""
-WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"
-"""A number in the text; one with a name, of which the text or a parser gives the number; a size of a tensor; others."""
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
@@ -53,29 +62,6 @@ DEPTH = 8
 MOST = 4
 """So many readings of one expression are tried, as of the two sides of a condition."""
 CLOSE = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A leaf of an expression. `text` and `line` are for messages; `shapes`: what it shapes in its file.
-
-    `axis`: of a size, the axis of the tensor. `rows`: how many rows of a micro-batch lie along it; 0: none, -1: nothing
-    is known of the tensor. One text is one number, wherever it stands.
-    """
-
-    kind: str
-    text: str
-    file: str
-    line: int = field(compare=False)
-    value: float
-    shapes: frozenset[str] = frozenset()
-    axis: int = -1
-    rows: int = 0
-
-    @property
-    def place(self) -> str:
-        """Where it stands, with the file's name alone."""
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 class UnreadError(Exception):

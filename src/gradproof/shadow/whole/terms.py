@@ -18,6 +18,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from time import perf_counter, thread_time
 from typing import Any
@@ -45,6 +46,37 @@ APART = 4
 """Summands that the same samples made, and that are followed apart."""
 UNIT = Fraction(1)
 ZERO: Combination = {}
+
+
+# -- Numbers of a script that scale a tensor: an application of "named" to nothing.
+
+MODULUS, COMPARED, RANGE, SLICE, ROWS, WHOLE = "modulus", "compared", "range", "slice", "rows", "whole"
+"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size); or a whole loss."""
+WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"
+"""A number in the text; one with a name, of which the text or a parser gives the number; a size of a tensor; others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A leaf of an expression. `text` and `line` are for messages; `shapes`: what it shapes in its file.
+
+    `axis`: of a size, the axis of the tensor. `rows`: how many rows of a micro-batch lie along it; 0: none, -1: nothing
+    is known of the tensor. One text is one number, wherever it stands.
+    """
+
+    kind: str
+    text: str
+    file: str
+    line: int = field(compare=False)
+    value: float
+    shapes: frozenset[str] = frozenset()
+    axis: int = -1
+    rows: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it stands, with the file's name alone."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 class Terms:
