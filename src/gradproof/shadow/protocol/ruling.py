@@ -122,7 +122,7 @@ class StepRuling:
         ]
         self.windows = [window for window in self.all if window.steps]
         for window in self.windows:
-            window.simple |= shown and window.shown and bool(window.seen)
+            window.simple |= shown and (window.shown or window.count == given) and bool(window.seen)
             window.shown |= shown and window.simple
         self.steps = [event for window in self.windows for event in window.steps]
         self.events = [event for window in self.all for event in window.events]

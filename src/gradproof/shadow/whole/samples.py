@@ -411,8 +411,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         return number, rows
 
     def _of_present(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was made of samples of the present micro-batch."""
-        value = self.memory.read(tensor) if self.knows(tensor) and not self.memory.of(tensor).data else None
+        """Whether a tensor was made of samples of the present micro-batch, or holds them."""
+        value = self.memory.read(tensor) if self.knows(tensor) else None
         made = self.terms.samples(term for part in value.parts for term in part) if value is not None else ()
         return any(sample // MICRO == self.fetch for sample in made)
 

@@ -126,6 +126,18 @@ def dot(x: Interpreter, call: Call) -> list[Value] | None:
     return mul(x, replace(call, name="mul", values=values, shapes=[(), ()], arguments=(), attributes=()))
 
 
+@rule("addcdiv", "addcmul")
+def added_product(x: Interpreter, call: Call) -> list[Value] | None:
+    """A sum with a product, or a quotient, of which one is a single number."""
+    by, name = x.exact(call.kwargs.get("value", 1)), "div" if call.name == "addcdiv" else "mul"
+    if by is None or len(call.tensors) != 3 or len({(), *call.shapes[1:]}) > 2:
+        return None
+    part = call.some(1, 2, name=name, args=call.args[1:3], kwargs={}, attributes=())
+    made = mul(x, part) if _single(x, part, name == "div") is not None else None
+    out = call.out_shape()
+    return made and [combined(x, call, (call.values[0], call.shapes[0]), (made[0], out), by)]
+
+
 @rule("reciprocal")
 def reciprocal(x: Interpreter, call: Call) -> list[Value] | None:
     """One over a scalar is a power of it."""
