@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof import __version__
-from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.shadow.locations import Location
 
 ROWS: dict[str, tuple[str, str]] = {
@@ -206,6 +206,11 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 def ending(outcome: Outcome) -> Exit:
     """Exit of a single outcome. Only numbers that differ break: a gradient that was made of no data shows nothing."""
     return {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.ERROR: Exit.CRASH}.get(outcome, Exit.OPEN)
+
+
+def step_effect(outcome: Outcome) -> Effect:
+    """What an outcome does to a claim that holds, as its exit says: what shows nothing leaves it open."""
+    return Effect.OPEN if ending(outcome) is Exit.OPEN else DECISION[Expect.HOLDS, outcome]
 
 
 if set(SEVERITY) != set(Outcome):

@@ -113,7 +113,7 @@ WRITTEN: dict[str, tuple[str, tuple[Outcome, ...]]] = {
     ),
     "a hook that adds what is left": (
         "\nfor p in params: p.register_hook(lambda g: g + 1)\n" + windows(),
-        (UNKNOWN,) * 3,
+        (UNKNOWN, UNKNOWN, OPAQUE),
     ),
     "losses summed": (LOSSES_SUMMED, (UNKNOWN,) * 3),
     "a total that is never cleared": (

@@ -87,7 +87,7 @@ SUMS_WRONG = {
     "a mean and a sum with a small factor": (MIXED.format(f"0.01 * {HIDDEN}.sum()"), 3, 8, "1/4 times"),
     "a mean and a sum of means": (MIXED.format(f"{ERROR}.mean(1).sum()"), 3, 8, "1/4 times"),
     "a mean and a sum, of as many rows as N": (MIXED.format(f"{HIDDEN}.sum()"), 3, 4, "1/4 times"),
-    "a mean and a mean of sums over rows": (MIXED.format(f"{ERROR}.sum(0).mean()"), 3, 8, ""),
+    "a mean and a mean of sums over rows": (MIXED.format(f"{ERROR}.sum(0).mean()"), 3, 8, "1/4 times"),
     "a sum by its rows and times them": (MIXED.format(f"{HIDDEN}.sum() / B * B"), 3, 8, "1/4 times"),
     "a sum of means of as many numbers as rows": (LOOP.format(f"{ERROR}.mean(1).sum() / N"), 8, 8, "1/4 times"),
     "a sum by N": (LOOP.format(f"{ERROR}.sum() / N"), 3, 8, "1/4 times"),
@@ -165,14 +165,17 @@ def test_the_help_names_what_the_weights_show(name: str) -> None:
 
 STEP = "    ({}).backward(); done(i)\n"
 DATA_WRONG = {
-    "the same rows by index": ("for i in range(24):\n    x, y = X[order[:B]], Y[order[:B]]\n", "an earlier one held"),
+    "the same rows by index": (
+        "for i in range(24):\n    x, y = X[order[:B]], Y[order[:B]]\n",
+        "a micro-batch before, and hold the same",
+    ),
     "the same rows in each window": (
         "for i in range(24):\n    of = order[i % N * B :][:B]; x, y = X[of], Y[of]\n",
-        "an earlier one held",
+        "a micro-batch before, and hold the same",
     ),
     "copies of the same rows": (
         "for i in range(24):\n    x, y = X[:B].clone(), Y[:B].clone()\n",
-        "an earlier one held",
+        "a micro-batch before, and hold the same",
     ),
     "a new data loader for each micro-batch": (
         "for i in range(24):\n    x, y = next(iter(DataLoader(data, batch_size=B)))\n",

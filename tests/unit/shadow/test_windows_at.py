@@ -20,7 +20,7 @@ from gradproof.shadow.protocol.looks import form_of
 from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
 from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify import division
+from gradproof.shadow.verify import scale
 from gradproof.shadow.verify.one_run import OneRun
 from tests.checked import watch
 
@@ -354,6 +354,6 @@ for w in range(4):
 def test_a_factor_that_may_be_the_division_is_told_with_what_to_do() -> None:
     made = watched(loop("(0.25 * one(4 * w + i, 1)).backward()"), None)
     result = made.result("GA-EQ-001")
-    assert (result.outcome, result.help) == (Outcome.UNKNOWN, division.HELP)
-    assert "whether the factor 1/4 of a loss of window 1 is the division by N" in result.reason
-    assert division.ASSUMED in watched(loop(), None).assumptions
+    assert (result.outcome, result.help) == (Outcome.UNKNOWN, scale.WRITE_N)
+    assert "whether a loss of window 1 is divided by N is not shown: 0.25 at " in result.reason
+    assert any(line.startswith("for N = 4: ") for line in watched(loop(), None).taken)

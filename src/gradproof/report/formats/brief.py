@@ -16,11 +16,11 @@ from typing import Any
 
 from rich.console import Console
 
-from gradproof.core.outcome import DECISION, Effect, Exit, Expect, Outcome
+from gradproof.core.outcome import Effect, Exit, Outcome
 from gradproof.report.formats.step import EQUAL, UNDECIDED, Block, blocks, cell, numbers, quoted, shown, title
 from gradproof.report.text import Line, one_line, plural, printed, value
 from gradproof.report.views import STYLE
-from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named
+from gradproof.shadow.result import OBLIGATIONS, SEVERITY, Result, Verification, named, step_effect
 
 WIDTH, NARROW = 100, 80
 """Columns at which the lines are counted: those of the terminal, but no more and no fewer than these."""
@@ -115,7 +115,7 @@ def _reaching(reach: str, results: Sequence[Result]) -> Line:
 def _not_held(v: Verification) -> Iterator[Line]:
     """The most serious result in full, the other refutations, then what is open, and how many hold."""
     ordered = urgent(v)
-    effect = DECISION[Expect.HOLDS, v.outcome]
+    effect = step_effect(v.outcome)
     yield Line(f"{one_line(v.subject)}{_length(v)}", f"{title(v)} ", STYLE[effect], firm=True)
     yield from _given(v) if effect is Effect.OPEN else ()
     if not ordered or ordered[0].effect is not Effect.DISCHARGED:  # as of a script that failed at its end
@@ -186,7 +186,7 @@ def _whole(block: Block, v: Verification) -> Iterator[Line]:
 
 def _allowing(v: Verification) -> str:
     """What lets stand all that is undecided; nothing where that would not end with exit code 0."""
-    names = [r.obligation for r in v.results if r.applies and DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN]
+    names = [r.obligation for r in v.results if r.applies and step_effect(r.outcome) is Effect.OPEN]
     named = " ".join(f"--allow-undecided {name}" for name in names)
     return f"; {named} lets it stand" if replace(v, allow_undecided=names).exit is Exit.MET else ""
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from rich.console import Console
 
-from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
+from gradproof.core.outcome import EXIT_MEANING, MEANING, Effect, Exit, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report import text as fmt
 from gradproof.report.text import clean, compact, near, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification, named, step_effect
 
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
@@ -42,7 +42,7 @@ class Block:
     @property
     def effect(self) -> Effect:
         """What the outcome does to the obligations."""
-        return DECISION[Expect.HOLDS, self.first.outcome]
+        return step_effect(self.first.outcome)
 
     @property
     def names(self) -> str:
@@ -74,7 +74,7 @@ def blocks(verification: Verification) -> list[Block]:
     """What is broken, then what is open, then what holds; what is open for one and the same reason is gathered."""
     made: dict[Any, list[Result]] = {}
     for i, r in enumerate(verification.results):
-        alike = (r.outcome, r.reason, r.location, r.help) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
+        alike = (r.outcome, r.reason, r.location, r.help) if step_effect(r.outcome) is Effect.OPEN else i
         made.setdefault(alike, []).append(r)
     first = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
     return sorted((Block(tuple(results)) for results in made.values()), key=lambda block: first.index(block.effect))
@@ -82,7 +82,7 @@ def blocks(verification: Verification) -> list[Block]:
 
 def title(verification: Verification) -> str:
     """The verdict in a few words."""
-    effect = DECISION[Expect.HOLDS, verification.outcome]
+    effect = step_effect(verification.outcome)
     words = {Effect.DISCHARGED: "HOLDS", Effect.BROKEN: str(verification.outcome), Effect.OPEN: "NOT DECIDED"}
     if verification.config.get("failed") and verification.outcome is Outcome.ERROR:
         return "ERROR"

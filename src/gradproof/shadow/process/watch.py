@@ -345,7 +345,7 @@ class ScriptWatch(Monitor):
                 "rows, losses and modes alike"
             )
         if recorded:
-            others = f"{alike} of the other {rest} have the events of these, and none of them is judged"
+            others = f"of the other {rest}, {alike} were compared by their events alone"
             others = others if rest else "there is no other"
             drawn = self.drawn.intersection(recorded)
             found.windows = judged_windows(recorded, self._total(), drawn, self.seed, others)

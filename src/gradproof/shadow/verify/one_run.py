@@ -17,7 +17,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
-from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, unnamed
+from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, said, unnamed
 from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.whole.recorded import Recorded
@@ -31,6 +31,7 @@ from gradproof.shadow.whole.terms import (
     UNIT,
     Combination,
     TimeLimit,
+    added,
     exact,
     multiplied,
 )
@@ -283,8 +284,8 @@ class OneRun(Judging):
         if own is not None:
             return Scale(Outcome.UNKNOWN, f"what the weights add up to was not shown: {OWN}", help=self.undecided)
         found = parts and groups(self.terms, parts, window.form, self._rows_of)
-        n = len(window.runs) // self.each()
-        return judged(found or None, window.shown, n, self.number, self.terms, self.engine.hooked is not None)
+        lengths = tuple(len(one.runs) // self.each() for one in (window, *self.windows) if one.runs)
+        return judged(found or None, window.shown, lengths, self.number, self.terms, self.engine.hooked is not None)
 
     def weighs(self, window: WindowWeights) -> list[float]:
         """By what each loss of a window is multiplied in all, besides the mean or the sum that it is."""
@@ -298,7 +299,7 @@ class OneRun(Judging):
 
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
-        return list(dict.fromkeys(line for scale in self.scales.values() for line in scale.taken))
+        return said(one for scale in self.scales.values() for one in scale.taken)
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -363,7 +364,17 @@ class OneRun(Judging):
         """Whether all that scales the losses of a window has an origin: no weight that the step computes."""
         parts = window.parts((UNIT, {}))
         found = parts and groups(self.terms, parts, window.form, self._rows_of)
-        return bool(found and known_numbers(found, len(window.runs), self.number)) or window.own_means()
+        known = bool(found and known_numbers(found, len(window.runs), self.number)) or window.own_means()
+        return known or self._shares(window, parts or [])
+
+    def _shares(self, window: WindowWeights, parts: Sequence[LossPart]) -> bool:
+        """Whether each micro-batch weighs 1, N or 1/N as a whole, in numbers: it is a mean of its own elements."""
+        passes, n = dict[int, list[LossPart]](), len(window.runs)
+        for part in parts:
+            passes.setdefault(part.micro, []).append(part)
+        totals = [self.number(added(part.mass(self.terms) for part in own)) for own in passes.values()]
+        shares = (UNIT, Fraction(n), Fraction(1, n))
+        return len(totals) == n and all(t is not None and any(close(t, one) for one in shares) for t in totals)
 
     def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""

@@ -14,10 +14,11 @@ value is that of N, or of r, nothing is proved either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isclose, prod
+from typing import cast
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import DIVIDE, FUNCTION
@@ -26,6 +27,7 @@ from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.samples import blocks
 from gradproof.shadow.whole.terms import (
     COMPARED,
+    MIXED,
     MODULUS,
     NAMED,
     NOBODY,
@@ -36,7 +38,6 @@ from gradproof.shadow.whole.terms import (
     SLICE,
     UNIT,
     UNREAD,
-    WHOLE,
     WRITTEN,
     Combination,
     Number,
@@ -52,7 +53,11 @@ UNSCALE = "call scaler.step(optimizer), or scaler.unscale_(optimizer) before the
 SCALE = "loss scale"
 MEAN = "each is that of a mean"
 SUM = "each is that of a sum"
-SHOWN = 3
+SHOWN = 6
+FACTORS, UNREAD_FACTORS = "for factors of the loss itself:", "for numbers of the whole window:"
+SHAPING = frozenset({MODULUS, COMPARED, RANGE})
+Taken = tuple[str, str]
+"""What was taken, and of which number, with its line."""
 
 
 @dataclass
@@ -69,6 +74,10 @@ class Alike:
     units: dict[int, tuple[set[int], int]] = field(default_factory=dict)
     signed: bool = False
     shared: bool = False
+
+    def sizes(self) -> dict[int, int]:
+        """The rows of the micro-batch of each pass: those that it has of a batch."""
+        return {at: of if len(own) in (1, blocks(of)) else len(own) for at, (own, of) in self.units.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class Scale:
     divisor: int = 0
     shared: bool = False
     own: frozenset[tuple[str, int]] = frozenset()
-    taken: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -107,16 +116,18 @@ def groups(
         sample, way = form(part.term)
         if sample == SEVERAL:
             return None
-        mine = [(number_of(terms, s), by) for s, by in part.powers.items() if is_named(terms, s)]
-        named = tuple(sorted(mine, key=str))
-        left = {s: by for s, by in part.powers.items() if not is_named(terms, s)}
-        mean = part.kind == "mean" or sample == NOBODY
         whole = part.kind == "mean" and sample != NOBODY
-        mass = terms.rescaled({term: by * part.by for term, by in part.total.items()}, left) if whole else {}
-        if whole and mass.keys() <= {terms.one}:
-            left = {}
-        else:
-            mass = {terms.one: part.by}
+        powers, mass = part.powers, cast(Combination, {terms.one: part.by})
+        if whole:  # by all of its elements a mean is 1
+            mass = terms.rescaled({term: by * part.by for term, by in part.total.items()}, part.powers)
+            alone = terms.bare(next(iter(mass))) if len(mass) == 1 else (0, {})
+            if alone[0] == terms.one:
+                mass, powers = {terms.one: next(iter(mass.values()))}, alone[1]
+            else:
+                mass = {terms.one: part.by}
+        mine = [(number_of(terms, s), by) for s, by in powers.items() if is_named(terms, s)]
+        named, left = tuple(sorted(mine, key=str)), {s: by for s, by in powers.items() if not is_named(terms, s)}
+        mean = part.kind == "mean" or sample == NOBODY
         key = (mean, way, named, tuple(sorted(left.items())), not whole and abs(part.by))
         group = found.setdefault(key, Alike(mean, named, tuple(sorted(left.items()))))
         group.rest[part.micro] = mass
@@ -151,28 +162,64 @@ def unnamed(terms: Terms, part: LossPart) -> LossPart:
 
 @dataclass
 class Factors:
-    """The numbers of one group: exponents of N and r, those that have neither's origin, and the plain rest."""
+    """The numbers of one group: exponents of N and r, those that have neither's origin, and the plain rest.
+
+    `total`: the rows of the window. `lengths`: the N of all windows. `off`: by what an N of other windows is not this.
+    """
 
     n: int
     r: int
+    total: int
+    lengths: frozenset[int]
+    off: float = 1.0
     a: int = 0
     b: int = 0
     taken: list[Number] = field(default_factory=list)
+    of_window: list[Number] = field(default_factory=list)
     own: list[tuple[Number, int]] = field(default_factory=list)
     rest: Fraction = UNIT
     scaled: bool = False
+    strongest: frozenset[str] | None = None
+
+    def add_all(self, named: Sequence[tuple[Number, int]]) -> None:
+        """The named numbers. Of those that may be N it is the one that shapes most: by a modulus, else a comparison."""
+        found = [number.shapes & SHAPING for number, _ in named if number.value in self.lengths and number.kind != SIZE]
+        most = max(
+            found, key=lambda shapes: (MODULUS in shapes, COMPARED in shapes, len(shapes)), default=frozenset[str]()
+        )
+        self.strongest = most or None
+        for number, power in named:
+            self.add(number, power)
 
     def add(self, number: Number, power: int) -> None:
         """One more number, and its power."""
-        kind = role(number, self.n, self.r)
+        kind = self.role(number)
         if kind == "N":
             self.a += power
+            self.off *= (number.value / self.n) ** power
             self.taken.append(number)
         elif kind == "rows":
             self.b += power
         elif kind:
             self.own.append((number, power))
             self.scaled |= kind == SCALE
+
+    def role(self, number: Number) -> str:
+        """What a number is: N, rows, "" for a size that all windows have or the rows of the window, or another."""
+        value, shapes = number.value, number.shapes
+        whole = value == self.total and self.total not in (self.n, self.r)
+        if whole and (number.kind == UNREAD or number.rows < 0):
+            self.of_window.append(number)
+            return ""
+        if number.kind == SIZE:
+            rows = number.rows
+            known = rows == 0 or (rows == self.total and rows != self.r)  # of one sample, or of the whole window
+            return "" if known else "rows" if rows == self.r else "other"
+        if number.file.endswith("grad_scaler.py"):
+            return SCALE
+        if value == self.r and shapes & {ROWS, SLICE} and MODULUS not in shapes:
+            return "rows"
+        return "N" if value in self.lengths and shapes & SHAPING == self.strongest else "other"
 
     def values(self) -> list[float]:
         """Numbers that may stand for N or for rows: each that is written or has no origin, and their product."""
@@ -182,22 +229,27 @@ class Factors:
 
     def unread(self) -> bool:
         """Whether some number has no origin."""
-        return self.rest != 1 or any(number.kind == UNREAD for number, _ in self.own)
+        return self.rest != 1 or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
 
     def odd(self) -> list[str]:
-        """Numbers without origin whose value is that of N, of r, or of a product of these."""
-        powers = [float(self.n**i * (self.r or 1) ** j) for i in (-2, -1, 0, 1, 2) for j in (-2, -1, 0, 1, 2) if i or j]
-        near_one = [
-            (number.place, number.value) for number, power in self.own
-            if number.kind == UNREAD and any(isclose(number.value**power, by) for by in powers)
-        ]  # fmt: skip
-        found = [f"{value:g} at {place}" for place, value in near_one]
+        """Numbers whose value is that of N, or of r, and that may stand for it: of another name, or of no origin.
+
+        Where no N is seen to scale the loss, one that is written may as well.
+        """
+        powers = [float(one) for of in (self.n, self.r or 1) if of > 1 for one in (of, 1 / of)]
+        kinds = {UNREAD, NAMED, SIZE, *([] if self.taken else [WRITTEN])}
+        some = (one for one in self.own if one[0].kind in kinds and (one[0].kind != WRITTEN or one[0].whole))
+        like = (
+            number for number, power in some
+            if MIXED in number.shapes or any(isclose(number.value ** (power // abs(power)), by) for by in powers)
+        )  # fmt: skip
+        found = [f"{number.value:g} at {number.place}" for number in like]
         plain = self.rest != 1 and any(isclose(float(self.rest), by, rel_tol=1e-6) for by in powers)
         return [*found, *([near(self.rest)] if plain else [])]
 
     def divisor(self, of: int) -> list[Number]:
         """The numbers without a name, or origin, that divide the whole loss, and together are N, or the rows."""
-        bare = [one for one in self.own if one[0].kind in (WRITTEN, UNREAD) and WHOLE in one[0].shapes]
+        bare = [one for one in self.own if one[0].kind in (WRITTEN, UNREAD) and one[0].whole]
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for some in ([one] for one in by):
             if isclose(prod(number.value**-power for number, power in some), of):
@@ -218,55 +270,46 @@ class Factors:
         return False
 
 
-def role(number: Number, n: int, r: int) -> str:
-    """What a number is in a window of `n` micro-batches of `r` rows: N, rows, "" for a size of a sample, or other."""
-    if number.kind == SIZE:
-        known = number.rows > 0 or (number.rows < 0 and number.axis == 0 and number.value == r)
-        return "rows" if known else ""
-    shapes = number.shapes
-    if number.file.endswith("grad_scaler.py"):
-        return SCALE
-    if number.value == n and shapes & {MODULUS, COMPARED}:
-        return "N"
-    if number.value == r and shapes & {ROWS, SLICE}:
-        return "rows" if number.value != n or RANGE not in shapes else "other"
-    return "N" if number.value == n and RANGE in shapes else "other"
-
-
-def judged(found: list[Alike] | None, window: int, n: int, weigh: Weigh, terms: Terms, hooked: bool) -> Scale:
-    """What the groups of a window with `n` micro-batches say."""
+def judged(
+    found: list[Alike] | None, window: int, lengths: tuple[int, ...], weigh: Weigh, terms: Terms, hooked: bool
+) -> Scale:
+    """What the groups of a window say. `lengths`: its micro-batches, and those of every window."""
     if not found:
         return Scale(Outcome.UNKNOWN, "what the weights add up to was not shown", help=FUNCTION)
-    said = [_group(group, window, n, weigh, terms) for group in found]
+    rows = {micro: of for group in found for micro, of in group.sizes().items()}
+    said = [_group(group, window, lengths, sum(rows.values()), weigh, terms) for group in found]
     for outcome in (Outcome.REFUTED, Outcome.UNKNOWN):
         bad = next((one for one in said if one.outcome is outcome), None)
         if bad is not None:
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    scaled = ((number, power) for group in found for number, power in group.named if WHOLE in number.shapes)
-    own = frozenset((number.text, power) for number, power in scaled if number.kind == NAMED and number.value != n)
+    scaled = ((number, power) for group in found for number, power in group.named if number.whole)
+    own = frozenset(
+        (number.text, power) for number, power in scaled if number.kind == NAMED and number.value not in lengths
+    )
     shared = any(group.shared for group in found)
     return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
 
 
-def _group(group: Alike, window: int, n: int, weigh: Weigh, terms: Terms) -> Scale:
+def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weigh: Weigh, terms: Terms) -> Scale:
     """One group: the exponents, and what they say."""
     numbers = [weigh(rest) for rest in group.rest.values()]
     rest = numbers[0]
     if rest is None or any(one is None or not isclose(one, rest, rel_tol=1e-6) for one in numbers):
         return Scale(Outcome.UNKNOWN, "numbers that were not read, or that differ, scale the losses", help=FUNCTION)
-    every = {of if len(own) in (1, blocks(of)) else len(own) for own, of in group.units.values()}
-    made = Factors(n, every.pop() if len(every) == 1 else 0, rest=rest if group.signed else abs(rest))
+    every, signed = {*group.sizes().values()}, rest if group.signed else abs(rest)
+    r = every.pop() if len(every) == 1 else 0
+    made = Factors(lengths[0], r, total, frozenset(lengths), rest=signed)
     if isclose(made.rest, 1, rel_tol=1e-6):
         made.rest = UNIT
-    for number, power in group.named:
-        made.add(number, power)
+    made.add_all(group.named)
     scales = (s for s, _ in group.others if terms.operators[s] == "constant")
     if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in scales):
         return Scale(Outcome.UNKNOWN, "a loss scale is left in the gradients", help=UNSCALE)
     due = made.b - group.mean
-    return _right(group, made, window) if made.a == due or n == 1 else _wrong(group, made, window, due)
+    right = isclose(made.n ** (made.a - due) * made.off, 1)
+    return _right(group, made, window) if right else _wrong(group, made, window, due)
 
 
 def _right(group: Alike, made: Factors, window: int) -> Scale:
@@ -278,35 +321,48 @@ def _right(group: Alike, made: Factors, window: int) -> Scale:
     return Scale(Outcome.HOLDS, words, UNIT, taken=(*_named(made), *_own(made)))
 
 
-def _named(made: Factors) -> Iterator[str]:
-    yield from (f"N = {made.n} is {number.text} at {number.place}" for number in made.taken)
+def _named(made: Factors) -> Iterator[Taken]:
+    yield from ((f"for N = {made.n}:", f"{number.shown} at {number.place}") for number in made.taken)
+    yield from (("for the rows of the window:", f"{number.shown} at {number.place}") for number in made.of_window)
 
 
-def _own(made: Factors) -> Iterator[str]:
+def _own(made: Factors) -> Iterator[Taken]:
     """Factors of the loss's own, which the full batch has as well."""
-    for number, _ in made.own[:SHOWN]:
-        text = number.text if number.text == f"{number.value:g}" else f"{number.text} = {number.value:g}"
-        yield f"{text} at {number.place} is a factor of the loss itself, in the full batch as well"
+    for number, _ in made.own:
+        known = number.text == f"{number.value:g}" or number.kind == UNREAD
+        text = number.shown if known else f"{number.shown} = {number.value:g}"
+        yield UNREAD_FACTORS if number.kind == UNREAD else FACTORS, f"{text} at {number.place}"
     if made.rest != 1:
-        yield f"{near(made.rest)}, which no line names, is a factor of the loss itself, in the full batch as well"
+        yield UNREAD_FACTORS, f"{near(made.rest)}, at no line"
+
+
+def said(taken: Iterable[Taken]) -> list[str]:
+    """What was taken, in sentences, for the first lines of a result."""
+    found = dict[str, dict[str, None]]()
+    for what, text in taken:
+        found.setdefault(what, {})[text] = None
+    return [
+        f"{what} {', '.join([*texts][:SHOWN])}{f' and {len(texts) - SHOWN} more' * (len(texts) > SHOWN)}"
+        for what, texts in found.items()
+    ]
 
 
 def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
     n, missing = made.n, made.a - due
     for named, of, fits in (("N", n, missing == 1 and not made.taken), ("the rows", made.r, missing == -1)):
         divisor = made.divisor(of) if fits and of > 1 else []
-        own = Factors(n, made.r, own=[one for one in made.own if one[0] not in divisor], rest=made.rest)
+        own = replace(made, own=[one for one in made.own if one[0] not in divisor])
         if divisor and not own.odd() and (named == "N" or not group.mean):
-            lines = (f"the {number.value:g} at {number.place} is taken for {named} = {of}" for number in divisor)
+            lines = ((f"for {named} = {of}:", f"the {number.value:g} at {number.place}") for number in divisor)
             return Scale(Outcome.HOLDS, MEAN if group.mean else SUM, UNIT, taken=(*lines, *_named(made), *_own(own)))
-    total = Fraction(n) ** (made.a - due)
+    total = Fraction(n) ** missing * Fraction(made.off).limit_denominator(10**6)
     reason = f"the samples of window {window} weigh {near(total)} times what they weigh in its full batch"
-    other = next((number for number, _ in made.own if number.shapes & {MODULUS, COMPARED}), None)
-    if other is not None and n != other.value:
+    other = next((number for number in made.taken if number.value != n), None)
+    if other is not None:
         reason = f"{reason}: {other.text} at {other.place} is {other.value:g}, and the window has {n} micro-batches"
     help = f"{DIVIDE}, once" if group.mean else OF_ROWS
     if made.unread() or made.explains(group.mean) or not (made.r or group.mean):
-        doubt = "; ".join([*_own(made)][:1]) or "the rows of its micro-batches differ"
+        doubt = "; ".join(text for _, text in [*_own(made)][:SHOWN]) or "the rows of its micro-batches differ"
         reason = f"whether a loss of window {window} is divided by N is not shown: {doubt}"
         return Scale(Outcome.UNKNOWN, reason, help=WRITE_N if group.mean else OF_ROWS)
     return Scale(Outcome.REFUTED, reason, total, help, int(other.value) if other is not None else 0)

@@ -17,6 +17,7 @@ from typing import Any
 
 from gradproof.shadow.locations import Location
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
+from gradproof.shadow.verify.scale import unnamed
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -194,7 +195,8 @@ class WindowWeights:
 
     def own_means(self) -> bool:
         """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""
-        parts, terms = self.parts(self.factor and (UNIT, {})) or [], self.terms
+        terms = self.terms
+        parts = [unnamed(terms, part) for part in self.parts(self.factor and (UNIT, {})) or []]
         own = {
             one: terms.samples(part.term for part in parts if part.micro == one) for one in range(1 + len(self.runs))
         }

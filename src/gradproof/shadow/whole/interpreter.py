@@ -210,14 +210,23 @@ class Interpreter(Algebra):
         found = [Number(SIZE, "a mean", "", 0, size, rows=own) for size, own in sizes if size > 1]
         return {self.named(number): -1 for number in found} if self.marks else {}
 
+    def labels(self, counts: Sequence[Combination], value: Value, shape: Shape) -> Combination:
+        """How many labels all samples have: where every label counts, a multiple of the rows of the micro-batch."""
+        total = added(counts)
+        if not self.marks or value.shared or not total or not self.constant(total):
+            return total
+        rows = shape[value.axis]
+        term = self.named(Number(SIZE, "rows", "", 0, rows, rows=rows))
+        return {self.terms.scaled(self.terms.one, {term: 1}): total[self.terms.one] / rows}
+
     def named(self, number: Number) -> int:
         """The term of a number that has a name."""
         term = self.terms.make("named", (number,), (), ())
         self.numbers[term] = number.value
         return term
 
-    def reduces(self, made: Value, masses: Sequence[Combination], kind: str, count: int) -> None:
-        """A loss became a sum, or a mean, of `count` elements: keep how many of them each of its terms stands for.
+    def reduces(self, made: Value, masses: Sequence[Combination], kind: str, whole: Combination | int) -> None:
+        """A loss became a sum, or a mean, of a whole: keep how many of its elements each of its terms stands for.
 
         What no sample is made of stands beside the terms of samples; it counts once.
         """
@@ -227,16 +236,19 @@ class Interpreter(Algebra):
             self.reduced |= {self.terms.bare(term)[0]: (one, one, kind) for term in beside}
             terms = [term for term in terms if term not in beside]
         apart = len(masses) == len(terms)
-        total = added(masses) if apart else self.ones(Fraction(count)).parts[0]
+        plain = self.ones(Fraction(whole)).parts[0] if isinstance(whole, int) else whole
+        total = added(masses) if apart and isinstance(whole, int) else plain
         for term, mass in zip(terms, masses if apart else list(masses) * len(terms), strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, total, kind))
 
     def scales(self, powers: Powers, by: Fraction, tensor: torch.Tensor) -> None:
         """Something is scaled by a scalar of a real run: keep its number, and the line."""
         new = [scalar for scalar, power in powers.items() if power == 1 and scalar not in self.numbers]
-        if (self.marks or self.looked) and len(new) == 1 and len(powers) == 1:
+        known = {scalar: power for scalar, power in powers.items() if scalar in self.numbers}
+        if (self.marks or self.looked) and len(new) == 1 and len(known) + 1 == len(powers):
+            others = math.prod(self.numbers[scalar] ** power for scalar, power in known.items())
             with _disable_current_modes():
-                self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
+                self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by) / others
             self.locations[new[0]] = user_location()
 
     def apply(self, law: Law, call: Call) -> list[Value]:

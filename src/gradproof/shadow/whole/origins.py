@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader
 from gradproof.shadow.locations import frames, user_location
 from gradproof.shadow.whole.terms import (
     COMPARED,
+    MIXED,
     MODULUS,
     NAMED,
     RANGE,
@@ -38,7 +39,6 @@ from gradproof.shadow.whole.terms import (
     SIZE,
     SLICE,
     UNREAD,
-    WHOLE,
     WRITTEN,
     Number,
 )
@@ -58,6 +58,8 @@ PASSING = frozenset({
 """Functions and methods that hand on the number that they are given."""
 TEXTS = ("int", "float", "getenv")
 """What makes a number of a text, as of an argument or the environment."""
+SCALING = frozenset({"mul", "div", "multiply", "divide", "true_divide", "foreach_mul", "foreach_div"})
+"""Functions of which an argument that is not understood is the number by which they scale."""
 DEPTH = 8
 MOST = 4
 """So many readings of one expression are tried, as of the two sides of a condition."""
@@ -101,7 +103,7 @@ class Evaluated:
             if None in each.values():
                 return None
             rest = self.now() / math.prod(leaf[0].value ** power for leaf, power in powers.items())
-            others = own | {leaf: own[leaf] * (2 + at) for at, leaf in enumerate(powers)}
+            others = own | {leaf: own[leaf] * (1 + (1 + at) / 64) for at, leaf in enumerate(powers)}
             due = rest * math.prod(others[leaf] ** power for leaf, power in powers.items())
             if not math.isclose(float(self.value(others)), due):
                 return None
@@ -116,10 +118,11 @@ class Evaluated:
     def _power(self, leaf: Leaf, own: Mapping[Leaf, float]) -> int | None:
         """The power of a leaf; 0 for a number in the text that stays as it is, as an exponent; None for another."""
         whole = self.now()
-        by = {times: float(self.value({**own, leaf: own[leaf] * times})) / whole for times in (2, 6)}
-        power = round(math.log2(by[2])) if by[2] > 0 else 0
-        if all(math.isclose(one, times**power) for times, one in by.items()):
-            return power
+        for factors in ((2.0, 6.0), (1.0625, 1.125)):  # far, and near: a minimum is one of its sides
+            by = {times: float(self.value({**own, leaf: own[leaf] * times})) / whole for times in factors}
+            power = round(math.log(by[factors[0]], factors[0])) if by[factors[0]] > 0 else 0
+            if all(math.isclose(one, times**power) for times, one in by.items()) and (power or factors[0] > 2 - 1e-9):
+                return power
         return None if leaf[0].shapes or leaf[0].kind in (SIZE, UNREAD) else 0
 
 
@@ -129,24 +132,25 @@ class Origins:
     def __init__(self, rows: Callable[[torch.Tensor, int], int]) -> None:
         self.rows = rows
 
-    def of(self, number: float, whole: bool) -> tuple[Fraction, dict[Number, int]]:
+    def of(self, number: float, single: bool) -> tuple[Fraction, dict[Number, int]]:
         """The origin of a number that the present operator is given; one that is unread where none is known.
 
-        `whole`: the operator scales a whole loss, or gradients.
+        `single`: it scales one number, which may be a loss.
         """
-        found = self._read(number)
+        frame = next((one for one in frames() if not one.f_code.co_filename.endswith("torch/_ops.py")), None)
+        node = None if frame is None else node_at(frame.f_code, frame.f_lasti)
+        whole = single or (node is not None and ".grad" in ast.unparse(node))
+        found = None if frame is None or node is None else self._read(number, frame, node)
         if found is None:
             at, sign = user_location(), -1 if number < 0 else 1
             found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number)): 1}
         by, leaves = found
-        return by, {replace(n, shapes=n.shapes | {WHOLE}) if whole else n: power for n, power in leaves.items()}
+        return by, {replace(n, whole=whole): power for n, power in leaves.items()}
 
-    def _read(self, number: float) -> tuple[Fraction, dict[Number, int]] | None:
-        frame = next((one for one in frames() if not one.f_code.co_filename.endswith("torch/_ops.py")), None)
-        node = None if frame is None else node_at(frame.f_code, frame.f_lasti)
-        if frame is None or node is None:
-            return None
-        for alone, given in product((False, True), operands(node)):
+    def _read(self, number: float, frame: FrameType, node: ast.AST) -> tuple[Fraction, dict[Number, int]] | None:
+        func = node.func if isinstance(node, ast.Call) else None
+        scales = func is None or (isinstance(func, ast.Attribute) and func.attr.strip("_") in SCALING)
+        for alone, given in product((False, True) if scales else (False,), operands(node)):
             for reading in islice(_Resolver(self, number, alone).resolve(given, frame), MOST):
                 if reading.gives(number):
                     return reading.powers() or self._whole(reading, given, frame, number)
@@ -155,13 +159,13 @@ class Origins:
     def _whole(
         self, reading: Evaluated, node: ast.expr, frame: FrameType, number: float
     ) -> tuple[Fraction, dict[Number, int]] | None:
-        """What is no product of powers is one number of its own; of unread leaves, or of N, it has no origin."""
-        kinds = {number.kind for number, _ in reading.leaves}
-        shapes = any(number.shapes or number.kind == SIZE for number, _ in reading.leaves)
-        if shapes or UNREAD in kinds or not number:
+        """What is no product of powers is one number of its own; one that is made of N, or of rows, is neither."""
+        if not number:
             return None
-        made = Number(WRITTEN, ast.unparse(node), frame.f_code.co_filename, node.lineno, number)
-        return Fraction(1), {made: 1}
+        mixed = any(leaf.shapes or leaf.kind in (SIZE, UNREAD) for leaf, _ in reading.leaves)
+        kind, shapes = (UNREAD, frozenset({MIXED})) if mixed else (WRITTEN, frozenset[str]())
+        made = Number(kind, ast.unparse(node), frame.f_code.co_filename, node.lineno, abs(number), shapes)
+        return Fraction(1 if number > 0 else -1), {made: 1}
 
 
 class _Resolver:
@@ -201,30 +205,23 @@ class _Resolver:
         number = plain(value)
         if number is None:
             return
-        shapes = scope.shapes(node.id)
-        made = scope.made(node.id)
-        if shapes & {MODULUS, COMPARED}:
+        shapes, made = scope.shapes(node.id), scope.made(node.id, frame.f_locals is not frame.f_globals)
+        readings = [one for of, index in made for one in self._indexed(of, index, frame, depth) if one.gives(number)]
+        sizes = [one for one in readings if one.leaves and all(leaf.kind == SIZE for leaf, _ in one.leaves)]
+        constant = next((of for of, index in made if index is None and isinstance(of, ast.Constant)), None)
+        text = any(isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id in TEXTS for of, _ in made)
+        if sizes:
+            yield sizes[0]
+        elif shapes & {MODULUS, COMPARED} or constant is not None:
+            yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes)
+        elif readings:
+            yield readings[0]
+        elif text:
             yield self._leaf(NAMED, node, frame, number, shapes=shapes)
-            return
-        for of, index in made:
-            if isinstance(of, ast.Constant) and index is None and plain(of.value) is not None:
-                yield self._leaf(NAMED, of, frame, number, node.id, shapes=shapes)
-                return
-        for of, index in made:
-            if index is None and isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id in TEXTS:
-                yield from (one for one in self._indexed(of, index, frame, depth) if one.gives(number))
-                yield self._leaf(NAMED, of, frame, number, node.id, shapes=shapes)
-                return
-            for reading in self._indexed(of, index, frame, depth):
-                if reading.gives(number):
-                    yield reading
-                    return
-        if node.id in scope.parameters and not made:
-            for reading in self._given(node.id, frame, depth):
-                if reading.gives(number):
-                    yield reading
-                    return
-        yield self._leaf(UNREAD, node, frame, number, shapes=shapes)
+        else:
+            given = self._given(node.id, frame, depth) if node.id in scope.parameters and not made else ()
+            found = next((one for one in given if one.gives(number)), None)
+            yield found or self._leaf(UNREAD, node, frame, number, shapes=shapes)
 
     def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a name was given: an expression, or one of several sizes."""
@@ -264,9 +261,9 @@ class _Resolver:
             yield self._size(tensor, key % tensor.dim(), node, frame)
             return
         owner = self._object(node.value, frame)
-        value = owner.get(key) if type(owner) is dict else owner[key] if type(owner) in (list, tuple) else None
-        if type(owner).__name__ == "_Environ":
-            value = owner.get(key)
+        value = owner.get(key) if type(owner) is dict or type(owner).__name__ == "_Environ" else None
+        if type(owner) in (list, tuple) and isinstance(key, int) and -len(owner) <= key < len(owner):
+            value = owner[key]
         number = plain(value)
         if number is None and not (self.alone and depth == 1):
             return
@@ -391,6 +388,7 @@ class Names:
 
     def __init__(self, tree: ast.AST, outer: Names | None) -> None:
         self.outer, self.given = outer, dict[str, list[tuple[ast.expr | None, int | None]]]()
+        self.lines = dict[str, list[int]]()
         self.uses: dict[str, set[str]] = {} if outer is None else outer.uses
         self.own: dict[str, set[str]] = {}
         args = getattr(tree, "args", None)
@@ -398,6 +396,8 @@ class Names:
         for node in inside(tree):
             for target, value in assigned(node):
                 self._gives(target, value)
+                for one in (one for one in ast.walk(target) if isinstance(one, ast.Name)):
+                    self.lines.setdefault(one.id, []).append(one.lineno)
             for kind, part in shaping(node):
                 for name in names(part, calls=kind != COMPARED):
                     self.own.setdefault(name, set()).add(kind)
@@ -421,13 +421,27 @@ class Names:
         """What a name, or an attribute or a key after a dot, shapes: a local one in its function, others anywhere."""
         return frozenset((self.own if self.local(name) else self.uses).get(name, ()))
 
-    def made(self, name: str) -> list[tuple[ast.expr, int | None]]:
-        """The one expression that a name is given, and which part of it; nothing where there are several."""
+    def made(self, name: str, function: bool) -> list[tuple[ast.expr, int | None]]:
+        """The one expression that a name is given, and which part of it; nothing where there are several.
+
+        What it is made of has to be what it was then: no name in it is given another value below it. `function`: the
+        frame is that of a function, of which no name may stand in an expression of the file.
+        """
         scope: Names | None = self
         while scope is not None and name not in scope.given and name not in scope.parameters:
             scope = scope.outer
         found = [] if scope is None or name in scope.parameters else scope.given[name]
-        return [(value, index) for value, index in found if value is not None] if len(found) == 1 else []
+        one = [(value, index) for value, index in found if value is not None] if len(found) == 1 else []
+        return [(value, index) for value, index in one if scope is not None and self._still(value, scope, function)]
+
+    def _still(self, value: ast.expr, scope: Names, function: bool) -> bool:
+        """Whether the names of an expression stand for what they stood for."""
+        for name in (part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
+            if function and scope.outer is None and self.local(name):
+                return False
+            if any(line > value.lineno for line in scope.lines.get(name, ())):
+                return False
+        return True
 
 
 def inside(tree: ast.AST) -> Iterator[ast.AST]:
@@ -459,7 +473,9 @@ def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, ast.Compare):
         yield from ((COMPARED, part) for part in (node.left, *node.comparators))
     elif isinstance(node, ast.Slice):
-        yield from ((SLICE, part) for part in (node.lower, node.upper, node.step) if part is not None)
+        if node.lower is not None and node.upper is not None:  # a batch of a table: x[k * B : (k + 1) * B]
+            both = {*names(node.lower, True)} & {*names(node.upper, True)}
+            yield from ((SLICE, ast.Name(name)) for name in both if not name.startswith("."))
     elif isinstance(node, ast.Call):
         func = node.func
         name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""

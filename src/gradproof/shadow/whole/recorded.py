@@ -70,20 +70,18 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         """What a plain number is made of, by the line that gives it to an operator; a backward pass has none."""
         if self.in_backward or self.stepping:
             return None
-        by, leaves = self.lines.of(float(number), single or not torch.is_grad_enabled())
+        by, leaves = self.lines.of(float(number), single)
         return by, {self.laws.named(leaf): power for leaf, power in leaves.items()}
 
     def rows_along(self, tensor: torch.Tensor, axis: int) -> int:
         """The rows of micro-batches that lie along an axis; 0 for none, -1 where nothing is known of the tensor."""
         if isinstance(tensor, nn.Parameter) or not plain(tensor):
             return 0
-        number = self._fetch_of(tensor)
-        if number is not None and (not self.knows(tensor) or self.memory.of(tensor).data):
-            return int(tensor.shape[axis]) * (axis == 0)
-        value = self.memory.read(tensor) if self.knows(tensor) else None
-        if value is None:
-            return -1
-        return int(tensor.shape[axis]) * (not value.shared and value.axis == axis)
+        if not self.knows(tensor):
+            given = self.origins.node(tensor).fetch is not None  # a tensor of a data loader's batch, as it was given
+            return int(tensor.shape[axis]) * (axis == 0) if given else -1
+        value = self.memory.read(tensor)
+        return -1 if value is None or value.shared else int(tensor.shape[axis]) * (value.axis == axis)
 
     # Operators
 

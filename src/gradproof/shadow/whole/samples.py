@@ -325,9 +325,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
                 return self.terms.make("constant", (digest(tensor), slot), (), size)
             turn = self.turns[slot, owner] + turns[owner]
             turns[owner] += 1
-            return self.terms.make(
-                "data", (f"{slot} {turn}", gradients, str(tensor.dtype), owner, within), (), size, owner
-            )
+            name = (slot + f" {turn}" * (turn > 0), gradients, str(tensor.dtype), owner, within)
+            return self.terms.make("data", name, (), size, owner)
 
         if axis is None and len(mixed) > 1:
             kids = tuple(leaf(owner, (1,)) for owner in mixed)
@@ -495,7 +494,9 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.turns.clear()
         self.used.clear()
         self.meetings = Meetings()
-        self.forget_rows()
+        self._ahead.clear()
+        self._since.clear()
+        self._copies.clear()
 
     def forget_rows(self) -> None:
         """Nothing is known of rows that were read, or copied."""

@@ -50,8 +50,12 @@ ZERO: Combination = {}
 
 # -- Numbers of a script that scale a tensor: an application of "named" to nothing.
 
-MODULUS, COMPARED, RANGE, SLICE, ROWS, WHOLE = "modulus", "compared", "range", "slice", "rows", "whole"
-"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size); or a whole loss."""
+MODULUS, COMPARED, RANGE, SLICE, ROWS, MIXED = "modulus", "compared", "range", "slice", "rows", "mixed"
+"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size).
+
+MIXED: it is made of such a number, and is no power of it.
+"""
+LONG = 24
 WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"
 """A number in the text; one with a name, of which the text or a parser gives the number; a size of a tensor; others."""
 
@@ -61,7 +65,7 @@ class Number:
     """A leaf of an expression. `text` and `line` are for messages; `shapes`: what it shapes in its file.
 
     `axis`: of a size, the axis of the tensor. `rows`: how many rows of a micro-batch lie along it; 0: none, -1: nothing
-    is known of the tensor. One text is one number, wherever it stands.
+    is known of the tensor. `whole`: it scaled a whole loss, or gradients, first. One text is one number.
     """
 
     kind: str
@@ -72,11 +76,17 @@ class Number:
     shapes: frozenset[str] = frozenset()
     axis: int = -1
     rows: int = 0
+    whole: bool = field(default=False, compare=False)
 
     @property
     def place(self) -> str:
         """Where it stands, with the file's name alone."""
         return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+    @property
+    def shown(self) -> str:
+        """Its text, if it is short."""
+        return self.text if len(self.text) <= LONG else f"{self.text[: LONG - 3]}..."
 
 
 class Terms:

@@ -208,9 +208,10 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
-    powers = x.counted_by(call, dims) if call.name == "mean" and call.out_shape() else {}
+    within = call.name == "mean" and (call.out_shape() != () or call.values[0].shared)  # no mean over all samples
+    powers = x.counted_by(call, dims) if within else {}
     made = x.rescaled(x.apply(SUM, inner)[0], Fraction(1) if powers else by, powers)
-    x.reduces(made, masses(x, call, count), call.name, count)
+    x.reduces(made, masses(x, call, count), "sum" if powers else call.name, count)
     call.coupled.extend(inner.coupled)
     return [made]
 
@@ -260,13 +261,9 @@ def counted(x: Interpreter, call: Call) -> Value | None:
         for part, number in zip(value.parts, seen, strict=True):
             x.tallied |= {term: x.ones(Fraction(number)).parts[0] for term in part if len(part) == 1}
         return x.ones(Fraction(sum(seen)))
-    total: Combination = ZERO
-    for part in value.parts:
-        count = _valid(x, next(iter(part))) if list(part.values()) == [1] else None
-        if count is None:
-            return None
-        total = plus(total, count)
-    return shared(total)
+    counts = [_valid(x, next(iter(part))) if list(part.values()) == [1] else None for part in value.parts]
+    known = [count for count in counts if count is not None]
+    return shared(x.labels(known, value, call.shapes[0])) if len(known) == len(counts) else None
 
 
 @rule("bitwise_not", "logical_not")

@@ -86,7 +86,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     counts = (
         weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
     )
-    rows = added(counts)
+    rows = added(counts) if weighed else x.labels(counts, call.values[1], call.shapes[1])
     if not rows or len(call.shapes[0]) not in (1, 2, 4):
         return None
     scores, own = labels(call.shapes[0])
@@ -99,7 +99,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     if weighed:
         return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
     if len(counts) == len(made[0].parts[0]):  # else labels of all samples are one term
-        x.reduces(made[0], counts, "mean" if reduction == 1 else "sum", 0)
+        x.reduces(made[0], counts, "mean" if reduction == 1 else "sum", rows)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 
 
