@@ -247,9 +247,9 @@ class Factors:
         plain = self.rest != 1 and any(isclose(float(self.rest), by, rel_tol=1e-6) for by in powers)
         return [*found, *([near(self.rest)] if plain else [])]
 
-    def divisor(self, of: int) -> list[Number]:
-        """The numbers without a name, or origin, that divide the whole loss, and together are N, or the rows."""
-        bare = [one for one in self.own if one[0].kind in (WRITTEN, UNREAD) and one[0].whole]
+    def divisor(self, of: int, *kinds: str) -> list[Number]:
+        """The numbers of some kinds that divide the whole loss, and together are N, or the rows."""
+        bare = [one for one in self.own if one[0].kind in kinds and one[0].whole]
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for some in ([one] for one in by):
             if isclose(prod(number.value**-power for number, power in some), of):
@@ -349,8 +349,9 @@ def said(taken: Iterable[Taken]) -> list[str]:
 
 def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
     n, missing = made.n, made.a - due
-    for named, of, fits in (("N", n, missing == 1 and not made.taken), ("the rows", made.r, missing == -1)):
-        divisor = made.divisor(of) if fits and of > 1 else []
+    of_n, of_rows = missing == 1 and not made.taken, missing == -1
+    for named, of, fits, kinds in (("N", n, of_n, (WRITTEN, UNREAD)), ("the rows", made.r, of_rows, (WRITTEN,))):
+        divisor = made.divisor(of, *kinds) if fits and of > 1 else []
         own = replace(made, own=[one for one in made.own if one[0] not in divisor])
         if divisor and not own.odd() and (named == "N" or not group.mean):
             lines = ((f"for {named} = {of}:", f"the {number.value:g} at {number.place}") for number in divisor)

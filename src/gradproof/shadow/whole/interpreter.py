@@ -208,7 +208,7 @@ class Interpreter(Algebra):
         rest, rows = math.prod(shape[dim] for dim in dims if dim != along), shape[along] if along in dims else 1
         sizes = ((rest, 0), (rows, rows))
         found = [Number(SIZE, "a mean", "", 0, size, rows=own) for size, own in sizes if size > 1]
-        return {self.named(number): -1 for number in found} if self.marks else {}
+        return {self.named(number): -1 for number in found}
 
     def labels(self, counts: Sequence[Combination], value: Value, shape: Shape) -> Combination:
         """How many labels all samples have: where every label counts, a multiple of the rows of the micro-batch."""

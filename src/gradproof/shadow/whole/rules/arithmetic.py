@@ -208,10 +208,10 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
-    within = call.name == "mean" and (call.out_shape() != () or call.values[0].shared)  # no mean over all samples
-    powers = x.counted_by(call, dims) if within else {}
-    made = x.rescaled(x.apply(SUM, inner)[0], Fraction(1) if powers else by, powers)
-    x.reduces(made, masses(x, call, count), "sum" if powers else call.name, count)
+    within = x.marks and call.name == "mean" and (call.out_shape() != () or call.values[0].shared)
+    powers = x.counted_by(call, dims) if within else {}  # no mean over all samples
+    made = x.rescaled(x.apply(SUM, inner)[0], Fraction(1) if within else by, powers)
+    x.reduces(made, masses(x, call, count), "sum" if within else call.name, count)
     call.coupled.extend(inner.coupled)
     return [made]
 
