@@ -55,10 +55,9 @@ from gradproof.shadow.result import (
 )
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.verify.weights import WindowWeights
-from gradproof.shadow.whole.facts import DOMAIN
+from gradproof.shadow.whole.facts import DOMAIN, PassedLimit
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rows import digests
-from gradproof.shadow.whole.samples import PassedLimit
 from gradproof.shadow.whole.terms import HELP, UNIT, TimeLimit
 from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 

@@ -18,7 +18,15 @@ from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, said, unnamed
-from gradproof.shadow.verify.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths
+from gradproof.shadow.verify.weights import (
+    CLAMPS,
+    WindowWeights,
+    alike,
+    assumptions,
+    lengths_of,
+    other_lengths,
+    overlap,
+)
 from gradproof.shadow.whole.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.samples import AHEAD, MICRO
@@ -248,7 +256,7 @@ class OneRun(Judging):
                 return unequal
         first, own = windows[0], self.scale(windows[0]).own
         other = next((window for window in windows if self.scale(window).own != own), None)
-        if other is not None:  # the full batch has such a factor as well; that of another window has another
+        if other is not None:
             names = ", ".join(sorted(text for text, _ in self.scale(other).own ^ own))
             reason = (
                 f"{names} scales the loss of one of the windows {first.shown} and {other.shown}, and not of the other"
@@ -595,8 +603,3 @@ class OneRun(Judging):
     def _mode(self, batches: Collection[int]) -> str:
         """Whether one of some micro-batches went through the model in evaluation mode alone, in words."""
         return EVALUATED * any(not self.engine.modes.get(number, True) for number in batches)
-
-
-def overlap(sets: Sequence[set[int]]) -> bool:
-    """Whether two of these sets have something in common."""
-    return sum(map(len, sets)) > len(set().union(*sets))

@@ -241,6 +241,11 @@ class WindowWeights:
         return ((*self.terms.bare(term), by) for value in values for term, by in value.items())
 
 
+def overlap(sets: Sequence[set[int]]) -> bool:
+    """Whether two of these sets have something in common."""
+    return sum(map(len, sets)) > len(set().union(*sets))
+
+
 def joined(units: set[int]) -> int:
     """The sample of what is made of parts of these samples."""
     found = units - {NOBODY}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -120,6 +120,14 @@ def _with(one: Update, other: Update) -> Update:
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
     return set(terms.found((term for value in update.gradients.values() for term in value), LEAVES))
+
+
+class PassedLimit(NamedTuple):
+    """The time limit passed: why, in which window, and where."""
+
+    reason: str
+    window: int
+    location: Location | None
 
 
 @dataclass(slots=True)

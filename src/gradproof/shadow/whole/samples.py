@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -28,6 +28,7 @@ from gradproof.shadow.locations import Location, stated
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.whole.engine import Engine
+from gradproof.shadow.whole.facts import PassedLimit
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of
 from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Movement, Rows, moves
@@ -66,14 +67,6 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             return {}
 
     return call
-
-
-class PassedLimit(NamedTuple):
-    """The time limit passed: why, in which window, and where."""
-
-    reason: str
-    window: int
-    location: Location | None
 
 
 class Samples(Engine):  # type: ignore[no-untyped-call]
