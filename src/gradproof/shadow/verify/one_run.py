@@ -17,7 +17,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
-from gradproof.shadow.verify.scale import Scale, factors_of, groups, judged, known_numbers, said, unnamed
+from gradproof.shadow.verify.scale import Scale, are_means, factors_of, groups, judged, known_numbers, said, unnamed
 from gradproof.shadow.verify.weights import (
     CLAMPS,
     WindowWeights,
@@ -39,7 +39,6 @@ from gradproof.shadow.whole.terms import (
     UNIT,
     Combination,
     TimeLimit,
-    added,
     exact,
     multiplied,
 )
@@ -373,16 +372,7 @@ class OneRun(Judging):
         parts = window.parts((UNIT, {}))
         found = parts and groups(self.terms, parts, window.form, self._rows_of)
         known = bool(found and known_numbers(found, len(window.runs), self.number)) or window.own_means()
-        return known or self._shares(window, parts or [])
-
-    def _shares(self, window: WindowWeights, parts: Sequence[LossPart]) -> bool:
-        """Whether each micro-batch weighs 1, N or 1/N as a whole, in numbers: it is a mean of its own elements."""
-        passes, n = dict[int, list[LossPart]](), len(window.runs)
-        for part in parts:
-            passes.setdefault(part.micro, []).append(part)
-        totals = [self.number(added(part.mass(self.terms) for part in own)) for own in passes.values()]
-        shares = (UNIT, Fraction(n), Fraction(1, n))
-        return len(totals) == n and all(t is not None and any(close(t, one) for one in shares) for t in totals)
+        return known or are_means(self.terms, parts or [], len(window.runs), self.number)
 
     def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""

@@ -43,6 +43,7 @@ from gradproof.shadow.whole.terms import (
     Number,
     Powers,
     Terms,
+    plus,
 )
 
 Weigh = Callable[[Combination], Fraction | None]
@@ -385,3 +386,15 @@ def factors_of(found: list[Alike], weigh: Weigh) -> list[float]:
         rest = [float(one) for one in map(weigh, group.rest.values()) if one is not None]
         made += [one * prod(number.value**power for number, power in group.named) for one in rest]
     return made
+
+
+def are_means(terms: Terms, parts: Iterable[LossPart], n: int, weigh: Weigh) -> bool:
+    """Whether each of `n` passes weighs 1, N or 1/N as a whole, in numbers: it is a mean of its own elements."""
+    totals = dict[int, Combination]()
+    for part in parts:
+        totals[part.micro] = plus(totals.get(part.micro, {}), part.mass(terms))
+    numbers = [weigh(total) for total in totals.values()]
+    shares = (1.0, float(n), 1 / n if n else 0.0)
+    return len(numbers) == n and all(
+        x is not None and any(isclose(x, one, rel_tol=1e-6) for one in shares) for x in numbers
+    )
