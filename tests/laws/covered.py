@@ -36,7 +36,7 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(["ger", "isclose", "linear", "native_channel_shuffle", "outer"], COMPOSITE),
     **dict.fromkeys(["masked_select", "nonzero"], SHAPE),
     **dict.fromkeys(
-        ["_addmm_activation", "_embedding_bag", "_embedding_bag_backward", "_embedding_bag_forward_only",
+        ["_addmm_activation", "_embedding_bag_forward_only",
          "_masked_softmax", "_masked_softmax_backward", "_prelu_kernel_backward", "addbmm", "addr", "aminmax",
          "channel_shuffle", "col2im", "diag_embed", "diagonal_backward", "im2col", "index_add", "index_copy",
          "index_fill", "kthvalue", "masked_scatter", "masked_scatter_backward", "multi_margin_loss",

@@ -134,6 +134,7 @@ RARE: dict[str, list[Example]] = {
 }  # fmt: skip
 """Volumes, pads, and others that few loops use."""
 UNTRIED = {
+    **dict.fromkeys(["_ctc_loss", "_ctc_loss_backward", "_embedding_bag", "_embedding_bag_backward"], "by loops alone"),
     "broadcast_to": "as view",
     "chunk": "as view",
     "contiguous": "as view",

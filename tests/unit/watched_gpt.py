@@ -104,7 +104,10 @@ for step in range(5):
     for _ in range(own):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BUG == "autocast"):
             logits, loss = model(X, Y)
-            loss = loss / {"share": 1, "tail": N, "twice": N * N}.get(BUG, own)
+            if BUG != "share":
+                loss = loss / (N if BUG == "tail" else own)
+            if BUG == "twice":
+                loss = loss / N
         X, Y = get_batch()
         scaler.scale(loss).backward()
         if BUG == "clip":

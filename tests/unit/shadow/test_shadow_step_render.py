@@ -17,11 +17,11 @@ import pytest
 import step_bench
 from rich.console import Console
 
-from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
+from gradproof.core.outcome import Effect, Outcome
 from gradproof.report.formats import step
 from gradproof.shadow.locations import Location
 from gradproof.shadow.request import complete, expected_obligations, undecided
-from gradproof.shadow.result import OBLIGATIONS, WHERE_DUE, Result, Verification, from_json, plain, to_json
+from gradproof.shadow.result import OBLIGATIONS, WHERE_DUE, Result, Verification, from_json, plain, step_effect, to_json
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-8"))
@@ -39,7 +39,7 @@ RENDERERS: dict[str, Callable[[Verification], str]] = {
     "terminal": lambda found: drawn(found, 300),
     "markdown": step.render_markdown,
 }
-OPEN = [o for o in Outcome if DECISION[Expect.HOLDS, o] is Effect.OPEN]
+OPEN = [o for o in Outcome if step_effect(o) is Effect.OPEN]
 
 
 @pytest.fixture

@@ -54,10 +54,6 @@ RIGHT = {
 WRONG = {
     "not divided": (LOOP.replace(" / 4)", ")"), "GA-EQ-001"),
     "never zeroed": (LOOP.replace("optimizer.zero_grad()", "pass"), "GA-INV-002"),
-    "divided again behind the sum": (
-        LOOP.replace("    if last:\n", "    if last:\n        [p.grad.div_(4) for p in net.parameters()]\n"),
-        "GA-EQ-001",
-    ),
 }
 UNDECIDED = {
     "a hook that doubles": LOOP.replace("\noptimizer =", HOOK),

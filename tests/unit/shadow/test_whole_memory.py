@@ -116,30 +116,6 @@ def test_every_second_row_of_an_odd_axis_keeps_samples_apart() -> None:
         assert compared(x, value, one)
 
 
-def reused(first: Tensor, second: Tensor, window: int = 1) -> bool:
-    """Whether rows that a window meets are those that the first one met."""
-    met, x = Meetings(), Traced()
-    met.data(first, cut_up(x, first.clone(), 0, 2, 1, False), 0, 0, "here")
-    met.data(second, cut_up(x, second.clone(), 0, 2, 2, False), window, 1, "there")
-    return any(at == "there" for at, _ in met.reused)
-
-
-def test_rows_of_another_window_are_the_same_samples_while_they_hold_the_same() -> None:
-    rows = torch.randn(8, 3)
-    assert reused(rows[:4], rows[2:6])
-    assert reused(rows[:4], rows[:4])
-    assert reused(rows[:4], rows[2:6], window=0)  # of one window, in two micro-batches
-    assert not reused(rows[:4], rows[4:], window=0)
-    assert not reused(rows[:4], rows[4:])
-    assert not reused(rows[::2], rows[1::2])
-    buffer = torch.randn(4, 3)
-    met, x = Meetings(), Traced()
-    met.data(buffer, cut_up(x, buffer.clone(), 0, 2, 1, False), 0, 0, "here")
-    buffer.copy_(torch.randn(4, 3))
-    met.data(buffer, cut_up(x, buffer.clone(), 0, 2, 2, False), 1, 1, "there")
-    assert not met.reused
-
-
 def test_batches_that_were_met_are_freed() -> None:
     met, x, batch = Meetings(), Traced(), torch.randn(4, 3)
     met.data(batch, cut_up(x, batch.clone(), 0, 2, 1, False), 0, 0, "here")

@@ -60,7 +60,7 @@ def test_a_loss_of_the_script_itself_is_decided(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("how", "holds"), [("loader", False), ("list", False), ("slices", False), ("counts", False), ("ones", True)]
+    ("how", "holds"), [("loader", False), ("list", False), ("slices", False), ("counts", False), ("ones", False)]
 )
 def test_masks_that_are_full_in_the_recorded_windows_are_data(how: str, holds: bool, tmp_path: Path) -> None:
     found = watched("", tmp_path, str(IDIOMS.with_name("watched_masks.py")), how)["GA-EQ-001"]

@@ -131,7 +131,7 @@ def check_whole(
             return check_whole(step, subject, replace(request, windows=more), group, full, asked, last=True)
         leave_open(best.results, others, "judged", "ask for more --windows")
         near = ran - sum(count for count, _, _ in others)
-        rest = f"of {ran} later ones, {near} were compared by their events alone" if ran else rest
+        rest = f"{near} of {ran} later ones by events alone" if ran else rest
     made = described(best, subject, request, time.perf_counter() - start)
     made.windows = judged_windows(range(request.windows + bool(request.tail)), "", (), 0, rest)
     if request.certificate:

@@ -306,7 +306,8 @@ class OneRun(Judging):
 
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
-        return said(one for scale in self.scales.values() for one in scale.taken)
+        axis = [self.samples_said()] * self.engine.first_axis
+        return [*said(one for scale in self.scales.values() for one in scale.taken), *filter(None, axis)]
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -414,6 +415,8 @@ class OneRun(Judging):
             if total is None or not sum(numbers) or not len(window.samples) == len(numbers) == len(own):
                 return []
             right = Fraction(1, len(own))
+            if not all(close(number, numbers[0]) for number in numbers):
+                total = Fraction(sum(self.weighs(window))).limit_denominator(10**6)
             for by in (total * number / sum(numbers) for number in numbers):
                 stated = {"weight": str(by), "expected": str(right), "ok": close(by, right), "parameter": name}
                 rows.append({"window": window.step.window, "sample": len(rows), **stated})

@@ -182,7 +182,7 @@ class Interpreter(Algebra):
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.rows_chosen: dict[Location, list[int]] = {}
         """By line, how many rows data chose, call by call."""
-        self.origin: Callable[[float, bool], tuple[Fraction, Powers] | None] = lambda *_: None
+        self.reads_line: Callable[[float, bool], tuple[Fraction, Powers] | None] = lambda *_: None
         """What a plain number is made of that an operator is given, and whether it scales a whole loss, by its line."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
@@ -198,7 +198,7 @@ class Interpreter(Algebra):
     def factor(self, number: Any, single: bool = False) -> tuple[Fraction | None, Powers]:
         """A number that scales a tensor, which may be of one element, as a rational times powers of named numbers."""
         found = self.exact(number)
-        named = None if found is None or abs(found) in (0, 1) else self.origin(number, single)
+        named = None if found is None or abs(found) in (0, 1) else self.reads_line(number, single)
         return (found, {}) if named is None else named
 
     def counted_by(self, call: Call, dims: Sequence[int]) -> Powers:

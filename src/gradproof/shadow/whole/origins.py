@@ -213,7 +213,8 @@ class _Resolver:
         if sizes:
             yield sizes[0]
         elif shapes & {MODULUS, COMPARED} or constant is not None:
-            yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes)
+            alone = {RANGE} if not shapes and not self._rivals(scope, frame, number) else set[str]()
+            yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes | alone)
         elif readings:
             yield readings[0]
         elif text:
@@ -222,6 +223,11 @@ class _Resolver:
             given = self._given(node.id, frame, depth) if node.id in scope.parameters and not made else ()
             found = next((one for one in given if one.gives(number)), None)
             yield found or self._leaf(UNREAD, node, frame, number, shapes=shapes)
+
+    def _rivals(self, scope: Names, frame: FrameType, number: float) -> bool:
+        """Whether another name has this value, and shapes a loop: else it is by numbers in the text that loops run."""
+        shaping = (name for name, kinds in scope.uses.items() if kinds & {MODULUS, COMPARED, RANGE})
+        return any(plain(looked_up(frame, name)) == number for name in shaping if not name.startswith("."))
 
     def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a name was given: an expression, or one of several sizes."""

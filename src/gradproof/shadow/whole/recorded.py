@@ -58,7 +58,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.joined = set[int]()  # what an operator took beside a tensor that requires gradients
         self.thread, self.of_gradients = get_ident(), dict[int, bool]()
         self.own = OwnBackward(self)
-        self.lines, self.laws.origin = Origins(self.rows_along), self._origin
+        self.lines, self.laws.reads_line = Origins(self.rows_along), self._origin
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None

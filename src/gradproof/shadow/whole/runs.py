@@ -198,7 +198,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
         self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
-        self.facts.there = max(self.facts.there, first + max(rows, *shape[:1]) if real is None else math.inf)
+        self.facts.there = max(self.facts.there, first + max([rows, *shape[:1]]) if real is None else math.inf)
         if real is not None and self.constants:
             name = f"{real.dtype} {digest(real)}"
             constant = ("constant", (name,), (), shape)

@@ -79,16 +79,14 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
         self.awake = self.closed = self.begun = self.ran = self.by_pass = False
-        self.trained_on = self.taking = False
+        self.trained_on = self.taking = self.first_axis = False
         self.fetch = 0
         self.used: dict[int, Location] = {}
         self.rows: dict[int, int | None] = {}
         self.grains = dict[int, int]()  # rows of a micro-batch that are followed as one sample
         self.axes = dict[int, int]()  # along which axis of data a module showed that samples lie
         self.met = dict[int, set[int]]()  # the rows of a batch of a data loader that met anything
-        self.unsure: Location | None = (
-            None  # nothing showed along which axis samples lie: windows try one after another
-        )
+        self.unsure: Location | None = None  # no axis of samples was shown: windows try one after another
         self.said: tuple[Shape, int] | None = None  # the first data of samples, and along which axis these lie
         self.shuffled: Location | None = None  # rows of a micro-batch were met in another order than its own
         self.turns: Counter[tuple[str, int]] = Counter()
@@ -244,6 +242,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         if found is not None and bool((found >= 0).all()) and (bool(found.any()) or tensor.shape[0] == 1):
             return int(found.max()) + 1, 0
         batches = tensor.dim() > 1 + tensor.is_floating_point() and (found is not None or self.origins.chosen(node))
+        self.first_axis |= batches and not tensor.is_floating_point()  # tokens, sequence by sequence: it is said
+        batches &= tensor.is_floating_point()
         self.unsure = self.unsure or (self.location() if batches else None)
         axis = len(self.facts.updates) % 2 if batches else 0
         return tensor.shape[axis], axis

@@ -117,7 +117,7 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
     return bare[0] if len(bare) == 1 else None
 
 
-@rule("dot", "vdot")
+@rule("dot")
 def dot(x: Interpreter, call: Call) -> list[Value] | None:
     """Of vectors of one element each it is their product."""
     if call.shapes[0] != (1,) or not all(value.shared for value in call.values):
