@@ -87,7 +87,7 @@ def spans(numbers: Iterable[int], total: str = "") -> str:
 
 def judged_windows(judged: Collection[int], total: str, drawn: Collection[int], seed: int, rest: str) -> str:
     """The windows that a verification judges, for its first lines. `rest`: what is known of all others."""
-    by = f" ({spans(drawn)} drawn by seed {seed})" if drawn else ""
+    by = f" ({spans(drawn).partition(' ')[2]} drawn by seed {seed})" if drawn else ""
     return f"{spans(judged, total)}{by}; {rest}"
 
 

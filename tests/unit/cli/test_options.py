@@ -15,6 +15,7 @@ DIFFERENT = {
     "--format": "verify, report and gate take several, each with a file",
     "--out": "of claims it is a folder of three files",
     "-k": "claims have no obligations",
+    "--seed": "watch draws windows by it, the others what is random in a run",
     "--windows": "check makes them, watch records them",
     "--device": "check hands it to your function; run and sweep choose among those that they know",
     "--quiet": "some have no verdict to print",

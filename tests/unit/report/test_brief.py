@@ -15,17 +15,27 @@ import pytest
 import step_bench
 from rich.console import Console
 
-from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
+from gradproof.core.outcome import Effect, Outcome
 from gradproof.report.formats import brief, step
 from gradproof.report.formats.brief import Line
 from gradproof.shadow.locations import Location
 from gradproof.shadow.request import undecided
-from gradproof.shadow.result import ALL_DATA, NAMES, NO_LOSS, OBLIGATIONS, RECORDED, Result, Verification, on_path
+from gradproof.shadow.result import (
+    ALL_DATA,
+    NAMES,
+    NO_LOSS,
+    OBLIGATIONS,
+    RECORDED,
+    Result,
+    Verification,
+    on_path,
+    step_effect,
+)
 from tests import checked
 
 SOURCE = "    loss.backward()  # at the end of a path"
 LONG = "a word and " * 40
-OPEN = [o for o in Outcome if DECISION[Expect.HOLDS, o] is Effect.OPEN]
+OPEN = [o for o in Outcome if step_effect(o) is Effect.OPEN]
 
 
 @pytest.fixture

@@ -344,7 +344,7 @@ class ScriptWatch(Monitor):
                 "rows, losses and modes alike"
             )
         if recorded:
-            others = f"{alike} of the other {rest} by events alone"
+            others = f"{alike} by events alone" if alike == rest else f"{alike} of the other {rest} by events alone"
             others = others if rest else "there is no other"
             drawn = self.drawn.intersection(recorded)
             found.windows = judged_windows(recorded, self._total(), drawn, self.seed, others)

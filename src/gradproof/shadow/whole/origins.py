@@ -1,9 +1,8 @@
 """Where a plain number comes from that scales a tensor: read off the expression at the line that uses it.
 
-A number that reaches an operator is a float, and says nothing of itself: 0.25 is 1/N, the rows of a micro-batch turned
-over, or a factor of the loss. The expression that made it says it. Its leaves are numbers that have a name in the
-script, numbers that are written there, and sizes of tensors. The value of the expression as a function of its leaves
-is found by evaluating it again with other numbers; where it is a product of powers, these powers are the origin.
+A number that reaches an operator is a float, and says nothing of itself: 0.25 is 1/N, one over the rows, or a factor of
+the loss. The expression that made it does. Its leaves are named numbers, written numbers and sizes of tensors. It is
+evaluated again with other numbers for its leaves; where it is a product of powers of them, these are the origin.
 
 Nothing of the script is run for this: names are looked up in the frame, and only arithmetic is evaluated. What an
 expression gives has to be the number that the operator was given; else the number has no origin.
@@ -41,7 +40,7 @@ from gradproof.shadow.whole.terms import (
     UNREAD,
     WRITTEN,
     Number,
-)
+)  # fmt: skip
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -478,10 +477,9 @@ def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield MODULUS, node.right if isinstance(node, ast.BinOp) else node.value
     elif isinstance(node, ast.Compare):
         yield from ((COMPARED, part) for part in (node.left, *node.comparators))
-    elif isinstance(node, ast.Slice):
-        if node.lower is not None and node.upper is not None:  # a batch of a table: x[k * B : (k + 1) * B]
-            both = {*names(node.lower, True)} & {*names(node.upper, True)}
-            yield from ((SLICE, ast.Name(name)) for name in both if not name.startswith("."))
+    elif isinstance(node, ast.Slice) and node.lower is not None and node.upper is not None:  # x[k * B : (k + 1) * B]
+        both = {*names(node.lower, True)} & {*names(node.upper, True)}
+        yield from ((SLICE, ast.Name(name)) for name in both if not name.startswith("."))
     elif isinstance(node, ast.Call):
         func = node.func
         name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
@@ -583,8 +581,7 @@ def plain(value: Any) -> float | None:
 
 def looked_up(frame: FrameType, name: str) -> Any:
     """What a name stands for in a frame."""
-    own = frame.f_locals
-    return own[name] if name in own else frame.f_globals.get(name)
+    return frame.f_locals.get(name, frame.f_globals.get(name))
 
 
 def held(owner: Any, name: str) -> Any:
@@ -593,11 +590,8 @@ def held(owner: Any, name: str) -> Any:
     if isinstance(own, dict) and name in own:
         return own[name]
     kinds: tuple[type, ...] = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
-    for kind in kinds:
-        found = vars(kind).get(name)
-        if found is not None:
-            return found if plain(found) is not None else None
-    return None
+    found = next((vars(kind)[name] for kind in kinds if vars(kind).get(name) is not None), None)
+    return None if plain(found) is None else found
 
 
 def parsed(owner: Any) -> bool:
