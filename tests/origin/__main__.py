@@ -68,7 +68,7 @@ HEAD = (
     "",
     "`tests/origin` has loops as data. `watch` and `check` were written against the rule by which a window is",
     "judged, which is [One rule](rule.md). `losses` are 30 losses in four shapes whose numbers collide. `forms` is one",
-    "right loop with N from 21 places, and divided in further ways, each with two wrong twins. `ordinary` are loops as",
+    "right loop with N from 21 places, and divided in further ways, each with two wrong forms. `ordinary` are loops as",
     "people write them. `--oracle` confirms the labels in float64. HOLDS of a wrong loop is disclosed where the first",
     "12 lines name what the verdict takes for granted.",
     "",

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial, partialmethod
 from itertools import pairwise
-from math import isclose
 from types import TracebackType
 from typing import Any
 
@@ -53,6 +52,7 @@ from gradproof.shadow.result import (
     leave_open,
     spans,
 )
+from gradproof.shadow.verify.losses import close
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.verify.weights import WindowWeights
 from gradproof.shadow.whole.facts import DOMAIN, PassedLimit
@@ -346,8 +346,8 @@ class ScriptWatch(Monitor):
         if recorded:
             others = f"{alike} by events alone" if alike == rest else f"{alike} of the other {rest} by events alone"
             others = others if rest else "there is no other"
-            drawn = self.drawn.intersection(recorded)
-            found.windows = judged_windows(recorded, self._total(), drawn, self.seed, others)
+            by_seed = self.drawn.intersection(recorded)
+            found.windows = judged_windows(recorded, self._total(), by_seed, self.seed, others)
         numbers = {word for word in words if isinstance(word, int)} | run.recorded
         for number in sorted(numbers if self.named else ()):
             if number >= run.windows or number not in run.recorded:
@@ -409,7 +409,7 @@ class WithEvents:
         count, line = self.judge.dropped()
         by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
         every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [1.0]]
-        divided = by == {count} or all(isclose(number * count, 1, rel_tol=1e-6) for number in every)
+        divided = by == {count} or all(close(number * count, 1) for number in every)
         if divided and count > 2 and line is not None:  # a half is usual
             yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
         seen = {window.number: window for window in self.ruling.windows}

@@ -1,4 +1,4 @@
-"""What a backward pass was handed, by its graph: the loss, what divides it, and what was done to each summand.
+"""What a backward pass was handed, by its graph: the loss, what divides it, and the factor of each mean.
 
 The losses are those of the graph: the outermost product is the loss scaler's where one was asked, then come quotients
 by numbers, then the loss. Only below a mean is the quotient the division by N; of a sum, the divisor may be its tokens,
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import CountRules
+from gradproof.shadow.record.checksums import same_memory
 
 PASSING = frozenset({"ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0", "ReshapeAliasBackward0"})
 PRODUCT, QUOTIENT = "MulBackward0", "DivBackward0"
@@ -32,9 +33,8 @@ REDUCING = frozenset(
 WHOLE = "the mean over the window's micro-batches"
 SO_FAR = "a mean over the first micro-batches of a window was reported as the loss of one"
 HELP = 'report the mean of the whole window: report_loss(..., of="window")'
-MEAN, SUM = 1, 2
+MEAN = 1
 DEEP = 64
-MANY = 1000
 ULPS = 16
 
 
@@ -43,8 +43,7 @@ class Handed:
     """One micro-batch: its samples (None: not known), what backward was handed, the divisor, the factor of each mean.
 
     `scale` is what a loss scaler multiplied it by. `factors` may be 1/N where nothing else divides;
-    there are none where what was handed is no sum of means. `summands`: what was done to each last, as `Steps`, and
-    whether it is a sum of elements.
+    there are none where what was handed is no sum of means.
     """
 
     size: int | None
@@ -87,7 +86,7 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if scale is not None:
             made.scale = scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
             below, other = _split(node)
-            node = _skipped(below) if _name(node) == PRODUCT and _same(other, scale) else None
+            node = _skipped(below) if _name(node) == PRODUCT and same_memory(other, scale) else None
         while _name(node) == QUOTIENT and 0 < (by := _number(node)) < math.inf:
             made.divisor *= by
             node = _skipped(_split(node)[0])
@@ -95,12 +94,6 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str
         if factors and (made.divisor != 1 or _name(node) != PRODUCT or max(factors) >= 1):
             made.factors = factors
     return made
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two are tensors with one memory."""
-    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and address(one) == address(other)
 
 
 def weights(node: Any, depth: int = 0) -> list[float] | None:

@@ -202,8 +202,7 @@ class HeldState:
         """How an entry was made, and the line."""
         if isinstance(value, Tensor):
             one = self._origins.get(now.storage or 0)
-            fresh = one is not None and one.written == self._turn
-            if fresh and one is not None:
+            if one is not None and one.written == self._turn:
                 return ITSELF if before.storage in one.of else SET, one.location
             return (UNKNOWN if now.storage == before.storage else SET), NOWHERE
         if before.stamp is None:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.record.checksums import plain
+from gradproof.shadow.record.checksums import plain, same_memory
 
 Fact = tuple[Any, ...]
 """A kind, and the place: a line, the form of the loss there and a place in that."""
@@ -249,9 +249,7 @@ def _number(node: Any, scale: Any) -> float | None:
     except (AttributeError, RuntimeError):  # the graph was freed, or keeps no number
         return None
     if isinstance(held, Tensor):
-        address = torch._C.TensorBase.data_ptr
-        if held.numel() != 1 or held.device.type != "cpu" or held.is_complex():
-            return None
-        if isinstance(scale, Tensor) and address(held) == address(scale):
+        alone = held.numel() == 1 and held.device.type == "cpu" and not held.is_complex()
+        if not alone or same_memory(held, scale):
             return None
     return float(held) if isinstance(held, int | float | Tensor) else None

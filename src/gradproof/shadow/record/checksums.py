@@ -5,6 +5,8 @@ A write through `.data` or NumPy moves no version counter. A checksum sees it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -74,3 +76,9 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
         return True
     with _disable_current_modes():
         return torch.equal(one, other)
+
+
+def same_memory(one: Any, other: Any) -> bool:
+    """Whether two are tensors with one memory."""
+    address = torch._C.TensorBase.data_ptr  # not the method, by which the memory of a tensor is given away
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and address(one) == address(other)

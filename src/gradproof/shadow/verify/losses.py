@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
@@ -39,7 +39,8 @@ TOKENS = "GA-TOK-001"
 RIGHT = "1/(c1 + ... + cN)"
 MEANS = "the mean of means"
 HELP = "divide the sum of the losses by the number of valid tokens of the whole window"
-CLOSE = Fraction(1, 10**6)
+CLOSE = 1e-6
+Quantity = TypeVar("Quantity", Fraction, float)
 COUNTS = (*COUNTED, "index")
 ADDED = (
     "one", "combination", "scaled", "sum", "cast", "clamp", "clamp_min", "cat", "reshape", "slice", "expand", "filled",
@@ -339,6 +340,6 @@ def near(number: Fraction) -> str:
     return str(found) if close(found, number) else f"{float(number):.6g}"
 
 
-def close(one: Fraction, other: Fraction) -> bool:
+def close(one: Quantity, other: Quantity) -> bool:
     """Whether two numbers are equal but for the rounding of numbers that Python computed."""
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))

@@ -17,7 +17,7 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 from gradproof.shadow.verify.judge import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.verify.losses import TOKENS, LossPart, TokenJudge, close, near
-from gradproof.shadow.verify.scale import Scale, are_means, factors_of, groups, judged, known_numbers, said, unnamed
+from gradproof.shadow.verify.scale import Scale, are_means, factors_of, judged, known_numbers, said, unnamed
 from gradproof.shadow.verify.weights import (
     CLAMPS,
     WindowWeights,
@@ -290,19 +290,13 @@ class OneRun(Judging):
             return Scale(Outcome.UNKNOWN, CHANCE, help=self.undecided)
         if own is not None:
             return Scale(Outcome.UNKNOWN, f"what the weights add up to was not shown: {OWN}", help=self.undecided)
-        found = parts and groups(self.terms, parts, window.form, self._rows_of)
         lengths = tuple(len(one.runs) // self.each() for one in (window, *self.windows) if one.runs)
-        return judged(found or None, window.shown, lengths, self.number, self.terms, self.engine.hooked is not None)
+        found, hooked = window.grouped(parts), self.engine.hooked is not None
+        return judged(found, window.shown, lengths, self.number, self.terms, hooked)
 
     def weighs(self, window: WindowWeights) -> list[float]:
         """By what each loss of a window is multiplied in all, besides the mean or the sum that it is."""
-        parts = window.parts(window.factor)
-        found = parts and groups(self.terms, parts, window.form, self._rows_of)
-        return factors_of(found or [], self.number)
-
-    def _rows_of(self, sample: int) -> int:
-        """The rows of the micro-batch of a sample; 0 where there is none."""
-        return self.engine.rows.get(sample // MICRO) or 0 if sample >= 0 else 0
+        return factors_of(window.grouped(window.parts(window.factor)) or [], self.number)
 
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
@@ -371,7 +365,7 @@ class OneRun(Judging):
     def _simple(self, window: WindowWeights) -> bool:
         """Whether all that scales the losses of a window has an origin: no weight that the step computes."""
         parts = window.parts((UNIT, {}))
-        found = parts and groups(self.terms, parts, window.form, self._rows_of)
+        found = window.grouped(parts)
         known = bool(found and known_numbers(found, len(window.runs), self.number)) or window.own_means()
         return known or are_means(self.terms, parts or [], len(window.runs), self.number)
 

@@ -22,7 +22,7 @@ from typing import cast
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import DIVIDE, FUNCTION
-from gradproof.shadow.verify.losses import LossPart, near
+from gradproof.shadow.verify.losses import LossPart, close, near
 from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.samples import blocks
 from gradproof.shadow.whole.terms import (
@@ -245,16 +245,16 @@ class Factors:
             if MIXED in number.shapes or any(isclose(number.value ** (power // abs(power)), by) for by in powers)
         )  # fmt: skip
         found = [f"{number.value:g} at {number.place}" for number in like]
-        plain = self.rest != 1 and any(isclose(float(self.rest), by, rel_tol=1e-6) for by in powers)
+        plain = self.rest != 1 and any(close(float(self.rest), by) for by in powers)
         return [*found, *([near(self.rest)] if plain else [])]
 
     def divisor(self, of: int, *kinds: str) -> list[Number]:
         """The numbers of some kinds that divide the whole loss, and together are N, or the rows."""
         bare = [one for one in self.own if one[0].kind in kinds and one[0].whole]
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
-        for some in ([one] for one in by):
-            if isclose(prod(number.value**-power for number, power in some), of):
-                return [number for number, _ in some]
+        for number, power in by:
+            if isclose(number.value**-power, of):
+                return [number]
         whole = len(by) == len(self.own) and all(number.kind == WRITTEN for number, _ in by)
         return [n for n, _ in by] if whole and isclose(prod(n.value**-p for n, p in by), of) else []
 
@@ -265,8 +265,8 @@ class Factors:
         """
         whole = [self.n, self.n**2, self.n * self.r, *([] if mean else [self.r])]
         for by in (side for value in self.values() for side in (value, 1 / value) if side > 1):
-            of_rows = not mean and self.r > 1 and isclose(by / self.r, round(by / self.r), rel_tol=1e-6)
-            if of_rows or any(isclose(by, one, rel_tol=1e-6) for one in whole):
+            of_rows = not mean and self.r > 1 and close(by / self.r, round(by / self.r))
+            if of_rows or any(close(by, one) for one in whole):
                 return True
         return False
 
@@ -297,12 +297,12 @@ def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weig
     """One group: the exponents, and what they say."""
     numbers = [weigh(rest) for rest in group.rest.values()]
     rest = numbers[0]
-    if rest is None or any(one is None or not isclose(one, rest, rel_tol=1e-6) for one in numbers):
+    if rest is None or any(one is None or not close(one, rest) for one in numbers):
         return Scale(Outcome.UNKNOWN, "numbers that were not read, or that differ, scale the losses", help=FUNCTION)
     every, signed = {*group.sizes().values()}, rest if group.signed else abs(rest)
     r = every.pop() if len(every) == 1 else 0
     made = Factors(lengths[0], r, total, frozenset(lengths), rest=signed)
-    if isclose(made.rest, 1, rel_tol=1e-6):
+    if close(made.rest, UNIT):
         made.rest = UNIT
     made.add_all(group.named)
     scales = (s for s, _ in group.others if terms.operators[s] == "constant")
@@ -375,7 +375,7 @@ def known_numbers(found: list[Alike], passes: int, weigh: Weigh) -> bool:
     kinds = {number.kind for group in found for number, _ in group.named}
     plain = [one for group in found for one in map(weigh, group.rest.values())]
     every = all(len(group.rest) == passes for group in found)
-    bare = all(one is not None and isclose(abs(one), 1, rel_tol=1e-6) for one in plain)
+    bare = all(one is not None and close(abs(one), UNIT) for one in plain)
     return every and UNREAD not in kinds and bare
 
 
@@ -395,6 +395,4 @@ def are_means(terms: Terms, parts: Iterable[LossPart], n: int, weigh: Weigh) -> 
         totals[part.micro] = plus(totals.get(part.micro, {}), part.mass(terms))
     numbers = [weigh(total) for total in totals.values()]
     shares = (1.0, float(n), 1 / n if n else 0.0)
-    return len(numbers) == n and all(
-        x is not None and any(isclose(x, one, rel_tol=1e-6) for one in shares) for x in numbers
-    )
+    return len(numbers) == n and all(x is not None and any(close(float(x), one) for one in shares) for x in numbers)

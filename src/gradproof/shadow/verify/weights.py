@@ -17,7 +17,7 @@ from typing import Any
 
 from gradproof.shadow.locations import Location
 from gradproof.shadow.verify.losses import LossPart, close, counted, loss_parts
-from gradproof.shadow.verify.scale import unnamed
+from gradproof.shadow.verify.scale import Alike, groups, unnamed
 from gradproof.shadow.whole.facts import BackwardPass, Update
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import Recorded
@@ -192,6 +192,14 @@ class WindowWeights:
         if factor is None or strange:
             return None
         return loss_parts(self.engine.laws, (run.roots for run in self.runs), factor)
+
+    def grouped(self, parts: Sequence[LossPart] | None) -> list[Alike] | None:
+        """Parts of the losses, those that are scaled alike together; None where they are not known."""
+        return groups(self.terms, parts, self.form, self._rows_of) if parts else None
+
+    def _rows_of(self, sample: int) -> int:
+        """The rows of the micro-batch of a sample; 0 where there is none."""
+        return self.engine.rows.get(sample // MICRO) or 0 if sample >= 0 else 0
 
     def own_means(self) -> bool:
         """Whether every loss is a sum that is divided by a sum of data of the samples of its own pass, as of a mask."""

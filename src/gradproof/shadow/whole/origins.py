@@ -120,13 +120,13 @@ class Evaluated:
         for factors in ((2.0, 6.0), (1.0625, 1.125)):  # far, and near: a minimum is one of its sides
             by = {times: float(self.value({**own, leaf: own[leaf] * times})) / whole for times in factors}
             power = round(math.log(by[factors[0]], factors[0])) if by[factors[0]] > 0 else 0
-            if all(math.isclose(one, times**power) for times, one in by.items()) and (power or factors[0] > 2 - 1e-9):
+            if all(math.isclose(one, times**power) for times, one in by.items()) and (power or factors[0] == 2):
                 return power
         return None if leaf[0].shapes or leaf[0].kind in (SIZE, UNREAD) else 0
 
 
 class Origins:
-    """Reads numbers of the run of an engine. `size`: of a tensor, the rows of a micro-batch that an axis has, or 0."""
+    """Reads numbers of the run of an engine. `rows`: those of a micro-batch that an axis of a tensor has, or 0."""
 
     def __init__(self, rows: Callable[[torch.Tensor, int], int]) -> None:
         self.rows = rows
@@ -158,7 +158,7 @@ class Origins:
     def _whole(
         self, reading: Evaluated, node: ast.expr, frame: FrameType, number: float
     ) -> tuple[Fraction, dict[Number, int]] | None:
-        """What is no product of powers is one number of its own; one that is made of N, or of rows, is neither."""
+        """The origin of what is not a product of powers: a number of its own, MIXED where N or rows are in it."""
         if not number:
             return None
         mixed = any(leaf.shapes or leaf.kind in (SIZE, UNREAD) for leaf, _ in reading.leaves)
@@ -250,14 +250,7 @@ class _Resolver:
             yield from self.resolve(arg, caller, depth)
 
     def _attribute(self, node: ast.Attribute, frame: FrameType, depth: int) -> Iterator[Evaluated]:
-        scope, owner = scope_of(frame), self._object(node.value, frame)
-        value = held(owner, node.attr)
-        number = plain(value)
-        if number is None and not (self.alone and depth == 1):
-            return
-        shapes = scope.shapes(f".{node.attr}")
-        kind = NAMED if shapes or parsed(owner) else UNREAD
-        yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
+        yield from self._part(node, node.attr, parsed(self._object(node.value, frame)), frame, depth)
 
     def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -265,16 +258,17 @@ class _Resolver:
         if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
             yield self._size(tensor, key % tensor.dim(), node, frame)
             return
-        owner = self._object(node.value, frame)
-        value = owner.get(key) if type(owner) is dict or type(owner).__name__ == "_Environ" else None
-        if type(owner) in (list, tuple) and isinstance(key, int) and -len(owner) <= key < len(owner):
-            value = owner[key]
-        number = plain(value)
-        if number is None and not (self.alone and depth == 1):
-            return
-        shapes = scope_of(frame).shapes(f".{key!s}")
-        kind = NAMED if isinstance(owner, Mapping) or shapes else UNREAD
-        yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
+        yield from self._part(node, key, isinstance(self._object(node.value, frame), Mapping), frame, depth)
+
+    def _part(
+        self, node: ast.Attribute | ast.Subscript, key: Any, config: bool, frame: FrameType, depth: int
+    ) -> Iterator[Evaluated]:
+        """A number that an object holds by an attribute, or by a key. `config`: the object was given to the script."""
+        number = plain(self._object(node, frame))
+        if number is not None or (self.alone and depth == 1):
+            shapes = scope_of(frame).shapes(f".{key!s}")
+            kind = NAMED if shapes or config else UNREAD
+            yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
 
     def _object(self, node: ast.expr, frame: FrameType) -> Any:
         """What names, attributes and keys stand for; nothing of the script runs for it."""
@@ -286,7 +280,7 @@ class _Resolver:
             owner = self._object(node.value, frame)
             try:
                 return owner[node.slice.value] if type(owner) in (dict, list, tuple) else None
-            except LookupError:
+            except (LookupError, TypeError):
                 return None
         return None
 
@@ -352,9 +346,8 @@ class _Resolver:
         elif name in PASSING and given:
             found = [*islice(self.resolve(given[0], frame, depth), MOST)]
             yield from found
-            if (
-                not found and name in ("int", "float") and self.alone and depth == 1
-            ):  # a text became a number, as of an environment
+            text = name in ("int", "float") and self.alone and depth == 1  # a number of it, as of an environment
+            if text and not found:
                 yield self._leaf(NAMED, node, frame, self.whole)
         elif name in ("full", "full_like") and len(node.args) > 1:
             yield from self.resolve(node.args[1], frame, depth)
@@ -535,7 +528,7 @@ def parsed_text(text: str) -> File | None:
 
 @lru_cache(maxsize=65536)
 def file_of(code: CodeType) -> File | None:
-    """The file of some code, as it is when it is asked for first; None where there is no text of it."""
+    """The file of some code, as it is when it is asked for first; None where its text is not there."""
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename))
     return parsed_text(text) if text else None

@@ -46,6 +46,7 @@ BLANK = frozenset(
 )
 """Operators whose results hold one number, whatever the data are."""
 Call = tuple[Any, Any, Any]
+"""An operator, its arguments, and those by name, with a `Movement` for each tensor that it moves."""
 Seeds = Callable[["Movement"], torch.Tensor | None]
 
 
@@ -76,8 +77,7 @@ class Movement:
 
     def rows(self, axis: int, first: int = 0, each: int = 1) -> torch.Tensor:
         """The number of its row along an axis, for each element."""
-        numbers = first + torch.arange(self.shape[axis]) // each
-        return numbers.view([-1 if at == axis else 1 for at in range(len(self.shape))]).expand(self.shape)
+        return along(first + torch.arange(self.shape[axis]) // each, axis, len(self.shape)).expand(self.shape)
 
     def places(self) -> torch.Tensor:
         """Where each element lies, in bytes of all memory that was seen, for a tensor that no movement made."""
@@ -85,8 +85,7 @@ class Movement:
         if len(self.steps) != len(self.shape):  # of no place, as what holds one number
             return found.expand(self.shape)
         for at, (size, by) in enumerate(zip(self.shape, self.steps, strict=True)):
-            numbers = (torch.arange(size) * by).view([-1 if one == at else 1 for one in range(len(self.shape))])
-            found = found + numbers
+            found = found + along(torch.arange(size) * by, at, len(self.shape))
         return found.expand(self.shape)
 
 
@@ -173,10 +172,8 @@ class Rows:
                 return
             if view and geometry_of(made[0]) == geometry_of(args[0]) and len(made) == 1:
                 return
-            found = self._moved(func, spec, args, kwargs)
-            for at, one in enumerate(made if found is not None else ()):
-                assert found is not None
-                call, parents = found
+            call, parents = self._moved(func, spec, args, kwargs)
+            for at, one in enumerate(made):
                 node = Movement(tuple(one.shape), parents, call, at if isinstance(out, list | tuple) else None)
                 self._known(node, base, args, parents)
                 if not view and one.numel() > LARGE and not node.fetches and base not in SAME:
@@ -190,7 +187,7 @@ class Rows:
         call: Call = (None, (node,), {})
         self._put(made, Movement(node.shape, (node,), call, fetches=node.fetches, depth=node.depth + 1), True)
 
-    def _moved(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> tuple[Any, tuple[Movement, ...]] | None:
+    def _moved(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> tuple[Call, tuple[Movement, ...]]:
         """An operator, with nodes in the place of the tensors that it moves, and copies of the others."""
         base, parents = spec.function, list[Movement]()
         if base in SAME:
@@ -397,6 +394,11 @@ class Rows:
         return {one.first for one in _above(self.node(tensor)) if not one.parents and not one.blank}
 
 
+def along(numbers: torch.Tensor, axis: int, dims: int) -> torch.Tensor:
+    """Numbers that lie along one axis of a tensor of so many: its other axes are broadcast."""
+    return numbers.view([-1 if at == axis else 1 for at in range(dims)])
+
+
 def digests(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     """What each row of a tensor along an axis holds, as a number."""
     with torch.no_grad(), _disable_current_modes():
@@ -470,9 +472,8 @@ def _of_node(node: Movement, seeds: Seeds, done: dict[int, Any]) -> torch.Tensor
     if node.chooser is None:
         return found
     chosen = _replayed(node.chooser, seeds, done)
-    at = node.taken or 0
     if chosen.dim() == 1:
-        chosen = chosen.view([-1 if one == at else 1 for one in range(found.dim())])
+        chosen = along(chosen, node.taken or 0, found.dim())
     elif chosen.shape != found.shape:
         chosen = chosen.view([*chosen.shape, *[1] * (found.dim() - chosen.dim())])
     both = torch.where((found >= 0) & (chosen >= 0) & (found != chosen), torch.tensor(MIXED), found)

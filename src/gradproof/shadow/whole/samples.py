@@ -31,7 +31,7 @@ from gradproof.shadow.whole.engine import Engine
 from gradproof.shadow.whole.facts import PassedLimit
 from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import Meetings, geometry_of
-from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Movement, Rows, moves
+from gradproof.shadow.whole.rows import MIXED, MOST, NOWHERE, Movement, Rows, along, moves
 from gradproof.shadow.whole.terms import Shape, Terms, TimeLimit, exact
 from gradproof.shadow.whole.unseen import call_site, digest
 from gradproof.shadow.whole.values import Value, shape_with, shared
@@ -296,7 +296,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             return torch.arange(shape[0]) // (shape[0] // rows)  # labels that were made flat
         if at is None:
             return None
-        return torch.arange(rows).view([-1 if one == at else 1 for one in range(len(shape))]).expand(shape)
+        return along(torch.arange(rows), at, len(shape)).expand(shape)
 
     def _of_batch(self, number: int) -> tuple[int, int, int, int]:
         """The first sample of a micro-batch, its rows, how many are followed as one, and along which axis they lie."""

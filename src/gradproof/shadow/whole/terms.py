@@ -53,7 +53,7 @@ ZERO: Combination = {}
 MODULUS, COMPARED, RANGE, SLICE, ROWS, MIXED = "modulus", "compared", "range", "slice", "rows", "mixed"
 """What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size).
 
-MIXED: it is made of such a number, and is no power of it.
+MIXED: it is made of such a number by something else than a power, as a sum.
 """
 LONG = 24
 WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"

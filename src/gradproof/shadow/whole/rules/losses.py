@@ -31,8 +31,9 @@ def loss(x: Interpreter, call: Call) -> list[Value] | None:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
     made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
     most = max(call.values[:2], key=lambda v: (len(v.parts), bool(x.chosen(v.parts[0]))))
-    x.reduces(made[0], x.elements_of(most, count := prod(call.shapes[0])), "mean" if reduction == 1 else "sum", count)
-    return [made[0].scaled(Fraction(1, prod(call.shapes[0])) if reduction == 1 else Fraction(1))]
+    count = prod(call.shapes[0])
+    x.reduces(made[0], x.elements_of(most, count), "mean" if reduction == 1 else "sum", count)
+    return [made[0].scaled(Fraction(1, count) if reduction == 1 else Fraction(1))]
 
 
 @rule(
