@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.tape.monitor import Monitor
 
 ACCUM_STEPS = 4
 STEPS = 3

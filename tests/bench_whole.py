@@ -146,8 +146,8 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
 
 def checked(case: Case) -> dict[str, Any]:
     """Check a model in this process, and then let torch alone do the same."""
+    from gradproof.shadow.judge.two_runs import check_whole, run_of
     from gradproof.shadow.request import Request
-    from gradproof.shadow.verify.check import check_whole, run_of
 
     def data(run: Any) -> tuple[Tensor, Tensor]:
         return tuple(torch.randint(case.words, (run.samples, case.length)) for _ in range(2))  # type: ignore[return-value]

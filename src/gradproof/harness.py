@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from gradproof.rounding.accumulation import Setting, accumulated
     from gradproof.rounding.bound import answer as bound_answer
     from gradproof.rounding.step_contracts import Form, Step, form_of
-    from gradproof.shadow.protocol.monitor import Monitor
-    from gradproof.shadow.protocol.monitor_report import monitored
-    from gradproof.shadow.record.ranks import run_ranks
-    from gradproof.shadow.record.run import Run
+    from gradproof.shadow.tape.monitor import Monitor
+    from gradproof.shadow.tape.monitor_report import monitored
+    from gradproof.shadow.tape.ranks import run_ranks
+    from gradproof.shadow.tape.run import Run
 
 __all__ = [
     "AUTOCAST", "EXIT_CODE", "FORMATS", "FORMS", "OPTIMIZERS", "PAIRS", "SNAP", "TOKEN_STUDY", "Applied",

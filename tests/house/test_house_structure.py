@@ -18,8 +18,8 @@ BROKEN = {
     "a package imports one above it": ("core/files.py", "from gradproof.verdict import judge", "layers"),
     "inside a function too": ("arith/linear.py", "def f():\n    import gradproof.session", "layers"),
     "a part of shadow imports one above it": (
-        "shadow/record/run.py",
-        "import gradproof.shadow.verify.check",
+        "shadow/tape/run.py",
+        "import gradproof.shadow.judge.two_runs",
         "shadow",
     ),
     "an optional part imports another": ("extras/claims/load.py", "import gradproof.extras.attest.write", "optional"),
@@ -66,7 +66,7 @@ def test_there_is_no_circle_and_the_rooms_are_small() -> None:
     assert structure.circles() == set()
     found = structure.figures()
     assert int(found["modules at the package root"]) <= 8
-    wide = {"cli": 25, "rounding": 25, "execution/methods": 25, "shadow/whole": 16}
+    wide = {"cli": 25, "rounding": 25, "execution/methods": 25, "shadow/follow": 16}
     assert {name: n for name, n in structure.folders().items() if n > wide.get(name, 15)} == {}
     assert int(found["modules"]) <= 250
     assert structure.lines(structure.SOURCE) <= 57_500

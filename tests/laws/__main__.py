@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gradproof.shadow.whole.laws import LAWS, RULES
+from gradproof.shadow.follow.laws import LAWS, RULES
 from tests.laws.covered import REASONS, lawless
 from tests.laws.examples import COMPLEX, UNTRIED
 from tests.laws.proofs import Proof, proofs

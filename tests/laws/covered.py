@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradproof.shadow.whole import engine as engine
-from gradproof.shadow.whole.laws import LAWS, RULES
+from gradproof.shadow.follow import engine as engine
+from gradproof.shadow.follow.laws import LAWS, RULES
 
 NAMES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gradproof.shadow.whole import engine as engine
-from gradproof.shadow.whole.laws import LAWS, RULES
+from gradproof.shadow.follow import engine as engine
+from gradproof.shadow.follow.laws import LAWS, RULES
 from tests.operator_examples import EXAMPLES, Bool, Example, Int, Maker, T
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.terms import Combination, Shape, Terms
-from gradproof.shadow.whole.values import Value
+from gradproof.shadow.follow.interpreter import Call, Interpreter, Law
+from gradproof.shadow.follow.terms import Combination, Shape, Terms
+from gradproof.shadow.follow.values import Value
 
 CLOSE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-5}
 """How far a result may be off by the rounding of its type; others 1e-9."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from gradproof.shadow.follow.interpreter import Law
+from gradproof.shadow.follow.laws import LAWS
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.whole.interpreter import Law
-from gradproof.shadow.whole.laws import LAWS
 from tests.laws import definitions as definitions
 from tests.laws.examples import examples
 from tests.laws.numbers import CLOSE, Traced, Wrong

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
+from gradproof.shadow.follow.engine import bared
+from gradproof.shadow.follow.interpreter import Call, Law, rows_of
+from gradproof.shadow.follow.laws import LAWS, RULES
+from gradproof.shadow.follow.terms import Combination
+from gradproof.shadow.follow.values import Value, shared
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.whole.engine import bared
-from gradproof.shadow.whole.interpreter import Call, Law, rows_of
-from gradproof.shadow.whole.laws import LAWS, RULES
-from gradproof.shadow.whole.terms import Combination
-from gradproof.shadow.whole.values import Value, shared
 from tests.laws.examples import examples
 from tests.laws.numbers import FUNCTIONS, Traced, Wrong
 from tests.operator_examples import Example, overload

@@ -19,7 +19,7 @@ import numpy
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.origin.cases import Case
 
 CLOSE = 1e-6

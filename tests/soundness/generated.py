@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.bugs import BUGS, RIGHT_NEEDS, Bug
 from tests.soundness.compose import LOSSES, Plan, choose, drawn, task_of
 from tests.soundness.kit import RIGHT, WRONG, Step, Train, accumulates, freeze, hand_over, keeps, windows_losses

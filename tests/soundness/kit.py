@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 
 Batch = tuple[Tensor, Tensor]
 Train = Callable[[Run], Any]

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from gradproof.shadow.record.run import Run, seed
+from gradproof.shadow.tape.run import Run, seed
 from tests.soundness.kit import BLIND, MEETS, RIGHT, Handed, Listening, Probe, Step, Train
 
 NARROW = frozenset({torch.bfloat16, torch.float16})

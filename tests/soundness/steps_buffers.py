@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.kit import Job, accumulates, right, wrong
 from tests.soundness.tasks import LINEAR, MLP
 

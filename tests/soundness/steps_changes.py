@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.kit import Job, hand_over, keeps, right, wrong
 from tests.soundness.tasks import CLIPPED, LINEAR, SUMMED
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.kit import accumulates, hand_over, meets, right, wrong
 from tests.soundness.tasks import CONV, LINEAR, MLP, VOCABULARY, WHOLE_TOKENS, token_mean
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.kit import Job, Task, freeze, right, wrong
 from tests.soundness.tasks import LINEAR, MLP
 

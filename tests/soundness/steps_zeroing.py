@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.soundness.kit import right, wrong
 from tests.soundness.tasks import LINEAR, MLP
 

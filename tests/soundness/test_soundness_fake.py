@@ -9,9 +9,9 @@ import warnings
 import pytest
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.check import check_whole
 from tests.soundness.kit import BLIND, MEETS, RIGHT, STEPS, WRONG, Step
 from tests.soundness.steps import MODULES, steps_of
 

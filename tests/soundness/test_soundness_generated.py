@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradproof.shadow.verify import judge
+from gradproof.shadow.judge import by_terms
 from tests.soundness import generated
 from tests.soundness.answers import FALSE_HOLDS
 from tests.soundness.bugs import BUGS, RIGHT_NEEDS
@@ -127,8 +127,8 @@ def _bound(plan: dict[str, str]) -> set[str]:
 def test_a_judge_that_ignores_weights_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     step = STEPS["never_divided"]
     assert row_of(step).fault == ("", "")
-    monkeypatch.setattr(judge.Judge, "_first_unequal", lambda self: None)
-    monkeypatch.setattr(judge.Judge, "first", None)
+    monkeypatch.setattr(by_terms.Judge, "_first_unequal", lambda self: None)
+    monkeypatch.setattr(by_terms.Judge, "first", None)
     assert row_of(step).fault[0] == FALSE_HOLDS
     assert any(FALSE_HOLDS in bar for bar in missed([listed(row_of(step))]))
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from gradproof.evidence.certificate import Malformed, checked
+from gradproof.shadow.follow.facts import Hints
+from gradproof.shadow.follow.group import Exchange, Group
+from gradproof.shadow.follow.terms import Terms
+from gradproof.shadow.judge import followed
+from gradproof.shadow.judge.followed import with_numbers, without_numbers
+from gradproof.shadow.judge.two_runs import run_of
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify import followed
-from gradproof.shadow.verify.check import run_of
-from gradproof.shadow.verify.followed import with_numbers, without_numbers
-from gradproof.shadow.whole.facts import Hints
-from gradproof.shadow.whole.group import Exchange, Group
-from gradproof.shadow.whole.terms import Terms
 
 Records = list[list[Any]]
 

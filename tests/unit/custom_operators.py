@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, library, nn
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 CALLS = count()

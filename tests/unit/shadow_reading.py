@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 
 Ends = list[Tensor]
 OUT: dict[str, Ends] = {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 
 Losses = list[Tensor]
 

@@ -1,6 +1,6 @@
 """An engine that answers what a test asks for, for tests of what stands around it; and samples of its answers.
 
-`fake` in place of `gradproof.shadow.verify.check`: the training function's own return value names the answer.
+`fake` in place of `gradproof.shadow.judge.two_runs`: the training function's own return value names the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradproof.shadow import result as verdict
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import Result, Verification
 
-WHOLE, WATCH = "gradproof.shadow.verify.check", "gradproof.shadow.process.watch"
+WHOLE, WATCH = "gradproof.shadow.judge.two_runs", "gradproof.shadow.process.watch"
 SAID = ["fine"]
 REASON = "the gradient is 4 times that of the full batch"
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.harness import Ratio
-from gradproof.shadow.protocol import run_events as kinds
-from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.ruling import StepRuling
-from gradproof.shadow.protocol.run_events import SeenPass, SeenStep
+from gradproof.shadow.judge.steps import StepRuling
+from gradproof.shadow.tape import run_events as kinds
+from gradproof.shadow.tape.monitor import Monitor
+from gradproof.shadow.tape.run_events import SeenPass, SeenStep
 from models.accumulation.loop import Config, MicroBatch, Record
 from models.accumulation.window import Breaks, Event, State, replay
 from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop

@@ -23,16 +23,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.core import putback
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow.facts import ROUNDED, sampled, shaped
+from gradproof.shadow.follow.unseen import digest, replaced, steps
+from gradproof.shadow.judge.two_runs import check_whole, run_of
 from gradproof.shadow.locations import NOWHERE, USER, Location, owner, raised_at, stated, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.process.check import SCRIPT, Script, run
-from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Run, first_call, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.verify.check import check_whole, run_of
-from gradproof.shadow.whole.facts import ROUNDED, sampled, shaped
-from gradproof.shadow.whole.unseen import digest, replaced, steps
+from gradproof.shadow.tape.patches import params_of
+from gradproof.shadow.tape.run import Run, first_call, seed
 
 HELP = "give both runs the same; gradproof watch -- python SCRIPT decides by one run"
 

@@ -48,7 +48,7 @@ TOKENS = Study(
     ("symbolic.tokens.study",), ("models", "symbolic", "gradproof.arith"),
     "python -m symbolic.tokens.study --out reports/tokens.json --plots docs",
 )  # fmt: skip
-MEASURED = (*STUDIED, "gradproof.shadow.record.ranks")
+MEASURED = (*STUDIED, "gradproof.shadow.tape.ranks")
 SWEEP = Study(
     "sweep.json", "gradproof.core.schemas.sweep:Sweep",
     (

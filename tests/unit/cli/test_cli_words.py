@@ -30,8 +30,8 @@ from gradproof.evidence.store import open_evidence
 from gradproof.report.formats import brief, markdown, step, summary
 from gradproof.report.text import error_codes, glossary
 from gradproof.session import Options, Session
+from gradproof.shadow.follow.laws import LAWS
 from gradproof.shadow.result import OBLIGATIONS
-from gradproof.shadow.whole.laws import LAWS
 
 
 def test_replay_of_a_check_and_what_has_no_counterexample(
@@ -196,10 +196,10 @@ LABEL = re.compile(r"^ *\**([A-Za-z][a-z]*(?: [a-z]+){0,3}):", re.MULTILINE)
 """What stands before a colon at the beginning of a line."""
 SAID = {
     "draws": "", "weight": "", "stale gradient": "", "recorded path": "", "values read": "", "c_k": "",
-    "samples meet": "shadow/verify/judge.py", "numbers that were not read": "shadow/verify/one_run.py",
+    "samples meet": "shadow/judge/by_terms.py", "numbers that were not read": "shadow/judge/one_run.py",
     "a value was lost": "shadow/process/watch.py", "the script failed": "shadow/process/watch.py",
     "not put back": "cli/check.py", "the recorded run": "shadow/result.py", "a short last window": "",
-    "allowed to be undecided": "report/formats/brief.py", "law": "shadow/whole/laws.py", "token count": "",
+    "allowed to be undecided": "report/formats/brief.py", "law": "shadow/follow/laws.py", "token count": "",
     "effective batch:": "",
 }  # fmt: skip
 """Phrases of messages, and a file that has them where no page has."""

@@ -20,9 +20,9 @@ from torch import nn
 from gradproof.core.errors import GradproofError
 from gradproof.evidence import certificate
 from gradproof.evidence.certificate import CONFIRMED, MALFORMED, OBLIGATIONS, OPEN, REFUSED, checked, main
+from gradproof.shadow.follow.facts import Hints
+from gradproof.shadow.judge.two_runs import logged
 from gradproof.shadow.request import Request, function_of, load
-from gradproof.shadow.verify.check import logged
-from gradproof.shadow.whole.facts import Hints
 from tests.loops.mutants import MUTANTS, apply
 
 DATA, EQUAL, STALE, WIDTH, CLIP = OBLIGATIONS

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.counterexample import FLOATS, events_during as heard, timeline
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
-from gradproof.shadow.record.ranks import run_ranks
+from gradproof.shadow.tape.ranks import run_ranks
 from models.systems import torch_ddp as ddp_steps
 from symbolic.systems.falsify_ddp import one_sync_a_window
 

@@ -23,9 +23,9 @@ from gradproof.evidence.record import plain
 from gradproof.execution.methods import recorded_step as trace_run, replay_evidence as replaying
 from gradproof.execution.methods.property import Job, Report
 from gradproof.execution.methods.recorded_step import StepSetting, settings_of
+from gradproof.shadow.judge import check as verifying
+from gradproof.shadow.judge.two_runs import attempted
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result, Verification, on_path
-from gradproof.shadow.verify import check as verifying
-from gradproof.shadow.verify.check import attempted
 from models.accumulation.torch_mutants import MUTANTS
 from models.accumulation.torch_steps import TorchStep
 from models.registry import Mutant

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.shadow.whole.origins import Origins
-from gradproof.shadow.whole.terms import MODULUS, NAMED, RANGE, ROWS, SIZE, SLICE, UNREAD, WRITTEN, Number
+from gradproof.shadow.follow.origins import Origins
+from gradproof.shadow.follow.terms import MODULUS, NAMED, RANGE, ROWS, SIZE, SLICE, UNREAD, WRITTEN, Number
 
 ORIGINS = Origins(lambda tensor, axis: int(tensor.shape[axis]) * (axis == 0))
 N, B, WIDTH = 4, 2, 3

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.verify.judge import APART
+from gradproof.shadow.judge.by_terms import APART
 from tests import checked
 
 NORMS: dict[str, Callable[[], nn.Module]] = {

@@ -12,7 +12,7 @@ from torch import nn
 import gradproof
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats.brief import text
-from gradproof.shadow.whole.unseen import UNCOMPILED
+from gradproof.shadow.follow.unseen import UNCOMPILED
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run, seed
+from gradproof.shadow.tape.run import Run, seed
 from tests import checked as verify
 
 SAME = 1e-12

@@ -66,7 +66,7 @@ def test_a_decorated_function_is_found_by_its_own_file(monkeypatch: pytest.Monke
         asked.extend(jobs[0][:2])
         return [Verification("", {}, seconds={"all": 0.0})]
 
-    monkeypatch.setattr("gradproof.shadow.record.ranks.each_rank", each_rank)
+    monkeypatch.setattr("gradproof.shadow.tape.ranks.each_rank", each_rank)
 
     @functools.wraps(hidden.one_line_draws)
     def outer(run: Any) -> None:

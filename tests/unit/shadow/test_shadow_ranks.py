@@ -16,7 +16,7 @@ import pytest
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.record import ranks
+from gradproof.shadow.tape import ranks
 
 STEP = """
 import os, sys, time
@@ -100,7 +100,7 @@ def test_ranks_that_take_too_long_are_ended(pool: Any) -> None:
 def test_the_ranks_end_with_the_parent_and_do_not_import_it(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(STEP)
     program = (
-        "import sys; from gradproof.shadow.record.ranks import each_rank; sys.path.insert(0, '.')\n"
+        "import sys; from gradproof.shadow.tape.ranks import each_rank; sys.path.insert(0, '.')\n"
         "each_rank('step:train', [8, 8], 600.0)"
     )
     (tmp_path / "apart").mkdir()

@@ -7,7 +7,7 @@ import torch
 from shadow_reading import CLEAN, OUT, REPORTS, RIGHT, WRONG, Ends, Step, reference
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run, default_dtype
+from gradproof.shadow.tape.run import Run, default_dtype
 from tests.checked import check
 
 RUN = Run(dtype=torch.float64)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds.domain import RULES, Box, Domain, NoBound, Radius
 from gradproof.shadow.bounds.follow import Follow, follow, report
-from gradproof.shadow.record.run import Run, Step
+from gradproof.shadow.tape.run import Run, Step
 from tests.operator_examples import EXAMPLES, Example, Maker, overload
 
 SEEDS = 2

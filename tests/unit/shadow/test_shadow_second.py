@@ -15,8 +15,8 @@ import shadow_steps as steps
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Noted, Run, decimals, inside, numbers
 from gradproof.shadow.result import Verification
+from gradproof.shadow.tape.run import Noted, Run, decimals, inside, numbers
 from gradproof.testing import assert_accumulates
 from tests import checked as verify
 

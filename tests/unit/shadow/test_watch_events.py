@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.protocol import run_events
-from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.run_events import (
+from gradproof.shadow.tape import run_events
+from gradproof.shadow.tape.monitor import Monitor
+from gradproof.shadow.tape.patches import Patches
+from gradproof.shadow.tape.run_events import (
     CHANGED,
     CLIP,
     PASS,
@@ -31,7 +32,6 @@ from gradproof.shadow.protocol.run_events import (
     Event,
     RankSums,
 )
-from gradproof.shadow.record.patches import Patches
 
 FIRST_OPTIMIZER = """
 import torch

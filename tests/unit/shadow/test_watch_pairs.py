@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import Verification
+from gradproof.shadow.tape.run import Run
 from tests.checked import check, watch
 
 HOLDS, REFUTED, UNKNOWN, VACUOUS = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN, Outcome.VACUOUS

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.held_state import HeldNumber, number
 from gradproof.shadow.result import Result, Verification
+from gradproof.shadow.tape.held_state import HeldNumber, number
 from tests.checked import watch
 
 HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE

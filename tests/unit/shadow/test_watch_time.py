@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow import terms as clock
+from gradproof.shadow.judge.one_run import OneRun
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.one_run import OneRun
-from gradproof.shadow.whole import terms as clock
 
 WORDS, STEPS = 11, 8
 

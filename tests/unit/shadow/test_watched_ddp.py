@@ -12,9 +12,9 @@ from torch import distributed as dist
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow.recorded import RANKS
 from gradproof.shadow.process.check import script_of
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.recorded import RANKS
 from tests.checked import watch
 
 LOOP = """

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, Result, Verification
+from gradproof.shadow.tape.run import Run
 from tests import checked
 
 Way = Callable[[Tensor], Any]

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gradproof.shadow.whole.interpreter import Interpreter, simplest, snapped
-from gradproof.shadow.whole.terms import Terms
+from gradproof.shadow.follow.interpreter import Interpreter, simplest, snapped
+from gradproof.shadow.follow.terms import Terms
 
 
 @pytest.mark.parametrize(

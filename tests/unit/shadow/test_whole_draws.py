@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 import gradproof
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.tape.run import Run
 from tests.soundness.tasks import LINEAR
 
 EQ, STEP = "GA-EQ-001", "GA-INV-003"

@@ -12,9 +12,9 @@ from torch import nn
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step as step_format
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.check import check_whole
 from tests.unit.whole_models import Gpt, Llama, Pictures, loop, pictures
 
 

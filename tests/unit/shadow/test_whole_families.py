@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.follow.values import Value, shared
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify.check import check_whole
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.tape.run import Run
 from tests.laws.numbers import Traced
 from tests.laws.trials import compare, cut_up
 

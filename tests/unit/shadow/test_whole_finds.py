@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 from tests.soundness.compose import normed
 from tests.soundness.kit import Batch, Job

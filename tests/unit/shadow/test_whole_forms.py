@@ -9,10 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow import runs
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify.check import check_whole
-from gradproof.shadow.whole import runs
 from tests.unit.whole_models import Gpt, Llama, Pictures, loop, pictures, tokens
 
 MODELS: dict[str, tuple[Any, Any]] = {

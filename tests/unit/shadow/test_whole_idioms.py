@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.tape.run import Run
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 CLASSES, LENGTH = 5, 4

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from gradproof.shadow.follow.interpreter import Law
+from gradproof.shadow.follow.laws import LAWS, RULES, fixed, over, pointwise
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.whole.interpreter import Law
-from gradproof.shadow.whole.laws import LAWS, RULES, fixed, over, pointwise
 from tests.laws.__main__ import markdown
 from tests.laws.covered import NAMES, REASONS, bare, lawless
 from tests.laws.examples import EQUIVALENT, TOO_WEAK, UNTRIED, examples

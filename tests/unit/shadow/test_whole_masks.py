@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow.interpreter import Call
+from gradproof.shadow.follow.laws import RULES
+from gradproof.shadow.follow.values import Value, shared
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.interpreter import Call
-from gradproof.shadow.whole.laws import RULES
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 from tests.laws.numbers import Traced, Wrong
 from tests.laws.trials import compare, cut_up

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run, Step
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.tape.run import Run, Step
 
 TOKENS = 7
 Batch = tuple[torch.Tensor, torch.Tensor]

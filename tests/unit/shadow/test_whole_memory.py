@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradproof.shadow.whole.memory import Frame, Meetings, Memory, weakly
-from gradproof.shadow.whole.terms import UNIT
-from gradproof.shadow.whole.values import SHARED, Algebra, Value, shared
+from gradproof.shadow.follow.memory import Frame, Meetings, Memory, weakly
+from gradproof.shadow.follow.terms import UNIT
+from gradproof.shadow.follow.values import SHARED, Algebra, Value, shared
 from tests.laws.numbers import Traced
 from tests.laws.trials import Wrong, compare, cut_up
 

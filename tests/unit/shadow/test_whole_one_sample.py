@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.interpreter import Interpreter
-from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.values import Value, relocated
+from gradproof.shadow.follow.interpreter import Interpreter
+from gradproof.shadow.follow.terms import Terms
+from gradproof.shadow.follow.values import Value, relocated
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 
 HOLDS, REFUTED, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE

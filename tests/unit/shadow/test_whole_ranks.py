@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow.group import Ended, Exchange, Group
+from gradproof.shadow.follow.terms import Terms
+from gradproof.shadow.follow.values import shared
 from gradproof.shadow.process.check import verified, worst_of
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.whole.group import Ended, Exchange, Group
-from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.values import shared
 from tests.unit.shadow import rank_steps
 
 LOSS, EQ, SYNC, DATA, STALE, CLIP = (

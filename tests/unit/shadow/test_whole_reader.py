@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.bounds import rules as rules  # fills RULES
 from gradproof.shadow.bounds.domain import RULES, Box, Domain
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 
 EQ, HOLDS, REFUTED, UNKNOWN = "GA-EQ-001", Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN

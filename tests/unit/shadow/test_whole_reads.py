@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.tape.run import Run
 from tests.soundness.tasks import IGNORED, WHOLE_TOKENS
 
 Divided = Callable[[Tensor, Tensor], Tensor]

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.follow.facts import RunFacts
+from gradproof.shadow.follow.plain_numbers import Float, Integer
+from gradproof.shadow.judge.by_terms import Judge
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.check import check_whole
-from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.whole.facts import RunFacts
-from gradproof.shadow.whole.plain_numbers import Float, Integer
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -119,8 +119,8 @@ def test_a_batch_norm_is_outside_and_named() -> None:
 
 def test_arithmetic_keeps_what_a_number_is_made_of() -> None:
     engine = type("Laws", (), {"facts": RunFacts()})()
-    from gradproof.shadow.whole.interpreter import Interpreter
-    from gradproof.shadow.whole.terms import Terms
+    from gradproof.shadow.follow.interpreter import Interpreter
+    from gradproof.shadow.follow.terms import Terms
 
     terms = Terms()
     engine.terms, engine.laws = terms, Interpreter(terms)

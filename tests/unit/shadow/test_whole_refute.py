@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.judge import check
+from gradproof.shadow.judge.two_runs import attempted, check_whole
 from gradproof.shadow.request import Request
-from gradproof.shadow.verify import check
-from gradproof.shadow.verify.check import attempted, check_whole
+from gradproof.shadow.tape.run import Run
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 Step = Callable[[Any], Any]

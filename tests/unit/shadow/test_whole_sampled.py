@@ -17,17 +17,17 @@ from torch import Tensor, library, nn
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.laws import REGISTERED, register_law
+from gradproof.shadow.follow import laws
+from gradproof.shadow.follow.interpreter import Call
+from gradproof.shadow.follow.terms import UNIT
+from gradproof.shadow.follow.values import Value, shared
 from gradproof.shadow.ops import trials
 from gradproof.shadow.ops.trials import undisturbed
 from gradproof.shadow.process.check import target_of, verify
 from gradproof.shadow.process.watch import ScriptWatch
-from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole import laws
-from gradproof.shadow.whole.interpreter import Call
-from gradproof.shadow.whole.terms import UNIT
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.tape.run import Run
 from tests.checked import check
 from tests.unit.custom_operators import MIXED, MIXED_BACK, RELU, SWISH, Function, Own, step_of
 

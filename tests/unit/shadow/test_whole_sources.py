@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.tape.run import Run
 from tests import checked
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED

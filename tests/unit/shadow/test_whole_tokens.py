@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Run
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.tape.run import Run
 from tests.checked import watch
 
 TOKENS = "GA-TOK-001"

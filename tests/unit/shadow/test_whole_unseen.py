@@ -8,10 +8,10 @@ import numpy
 import pytest
 import torch
 
-from gradproof.shadow.record.checksums import same
-from gradproof.shadow.whole.interpreter import Interpreter
-from gradproof.shadow.whole.memory import SAMPLED, Unchanged, fingerprint
-from gradproof.shadow.whole.terms import Terms
+from gradproof.shadow.follow.interpreter import Interpreter
+from gradproof.shadow.follow.memory import SAMPLED, Unchanged, fingerprint
+from gradproof.shadow.follow.terms import Terms
+from gradproof.shadow.tape.checksums import same
 
 BIG = 64 * SAMPLED
 SHAPES: dict[str, Callable[[], torch.Tensor]] = {

@@ -15,13 +15,13 @@ from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.report.formats import brief
+from gradproof.shadow.judge import scale
+from gradproof.shadow.judge.one_run import OneRun
 from gradproof.shadow.process.watch import drawn
-from gradproof.shadow.protocol.looks import form_of
-from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
 from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify import scale
-from gradproof.shadow.verify.one_run import OneRun
+from gradproof.shadow.tape.looks import form_of
+from gradproof.shadow.tape.run_events import CLIP, STEP, ZERO, RunEvents
 from tests.checked import watch
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED

@@ -29,15 +29,15 @@ from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
+from gradproof.shadow.follow.facts import DOMAIN
+from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.locations import NOWHERE, USER, Location, owner
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, ON_PATH, RECORDED, SEVERITY, Result, Verification, worst
-from gradproof.shadow.verify.check import check_whole
-from gradproof.shadow.whole.facts import DOMAIN
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Counterexample
-    from gradproof.shadow.record.run import Run
+    from gradproof.shadow.tape.run import Run
 
 
 # -- What a step proof records: its configurations, and the interface of its harness.

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
-from gradproof.shadow.whole.unseen import replaced
+from gradproof.shadow.follow.unseen import replaced
 
 Function = Callable[[Any], Any]
 SMALL = 2.0**-10

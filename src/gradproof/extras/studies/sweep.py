@@ -100,7 +100,7 @@ def _setup(asked: Asked) -> Setup:
 
 def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[SweepRow], Variance | None]:
     """Times, counts and variances, on one thread."""
-    from gradproof.shadow.record.ranks import run_ranks
+    from gradproof.shadow.tape.ranks import run_ranks
 
     throughput, restore = models("speed.throughput"), models("sampling.measured").one_thread()
     request = throughput.Request(asked.net, asked.micro, asked.lengths, asked.steps, WARM, asked.device, asked.seed)

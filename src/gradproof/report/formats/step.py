@@ -172,7 +172,7 @@ def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
 
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
     if v.monitoring:
-        from gradproof.shadow.protocol import monitor_report
+        from gradproof.shadow.tape import monitor_report
 
         yield "Monitoring", list(monitor_report.monitoring_lines(v.monitoring))
     domains = sorted({r.domain for r in v.results if r.domain})

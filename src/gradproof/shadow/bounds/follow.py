@@ -34,15 +34,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds.domain import FORMATS, Box, Domain, Key, NoBound, Radius, fits
 from gradproof.shadow.bounds.rules import MOVED
+from gradproof.shadow.follow.interpreter import GENERATORS
+from gradproof.shadow.follow.memory import weakly
+from gradproof.shadow.follow.unseen import calls, replaced, steps
 from gradproof.shadow.locations import Location, initialising, stated, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.record.checksums import checksum, plain, same
-from gradproof.shadow.record.patches import params_of
-from gradproof.shadow.record.run import Run, Step, default_dtype, seed
 from gradproof.shadow.request import RANGE
-from gradproof.shadow.whole.interpreter import GENERATORS
-from gradproof.shadow.whole.memory import weakly
-from gradproof.shadow.whole.unseen import calls, replaced, steps
+from gradproof.shadow.tape.checksums import checksum, plain, same
+from gradproof.shadow.tape.patches import params_of
+from gradproof.shadow.tape.run import Run, Step, default_dtype, seed
 
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})

@@ -217,8 +217,8 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
-    from gradproof.shadow.record.run import first_call
-    from gradproof.shadow.verify.check import check_whole
+    from gradproof.shadow.judge.two_runs import check_whole
+    from gradproof.shadow.tape.run import first_call
 
     subject = subject or getattr(function, "__qualname__", "function")
     if request.ranks > 1:
@@ -237,9 +237,9 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
 def _by_one_run(function: Callable[[Any], Any], request: Request, made: Verification) -> None:
     """What one call refutes of a function that does the same by micro-batches and by the full batch."""
+    from gradproof.shadow.judge.two_runs import run_of
     from gradproof.shadow.process.watch import ScriptWatch
-    from gradproof.shadow.record.run import seed
-    from gradproof.shadow.verify.check import run_of
+    from gradproof.shadow.tape.run import seed
 
     seed(request.seed)
     with ScriptWatch() as watch:
@@ -256,7 +256,7 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     """Bound the rounding error of one recording; a bound that does not hold is an error of gradproof's own."""
     from gradproof.shadow.bounds.follow import report
     from gradproof.shadow.bounds.rules import ASSUMED
-    from gradproof.shadow.verify.check import run_of
+    from gradproof.shadow.judge.two_runs import run_of
 
     began = time.perf_counter()
     made.rounding, lost = report(function, run_of(request), request.ranges)
@@ -281,7 +281,7 @@ RANKS_WITHIN = 600.0
 
 def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) -> Verification:
     """Every rank verifies the function, together with the others: the worst result of each obligation, and its rank."""
-    from gradproof.shadow.record.ranks import each_rank
+    from gradproof.shadow.tape.ranks import each_rank
 
     step = inspect.unwrap(function)
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
@@ -309,9 +309,9 @@ def worst_of(every: Sequence[Sequence[Result]]) -> list[Result]:
 
 def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     """What one rank finds. `job`: file, function, request, subject, the folder of messages, and its number."""
-    from gradproof.shadow.record.run import first_call
-    from gradproof.shadow.verify.check import check_whole
-    from gradproof.shadow.whole.group import Group
+    from gradproof.shadow.follow.group import Group
+    from gradproof.shadow.judge.two_runs import check_whole
+    from gradproof.shadow.tape.run import first_call
 
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
@@ -403,7 +403,7 @@ def run(script: Script) -> None:
 def run_watched(job: Mapping[str, Any]) -> None:
     """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
     from gradproof.shadow.process.watch import ScriptWatch
-    from gradproof.shadow.protocol.monitor_report import effective, effective_line
+    from gradproof.shadow.tape.monitor_report import effective, effective_line
 
     def opened(monitor: Any) -> None:
         said = effective_line(effective(monitor)).partition(" (micro-batch: ")[0]

@@ -32,13 +32,17 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.follow.facts import DOMAIN, PassedLimit
+from gradproof.shadow.follow.recorded import Recorded
+from gradproof.shadow.follow.rows import digests
+from gradproof.shadow.follow.terms import HELP, UNIT, TimeLimit
+from gradproof.shadow.follow.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
+from gradproof.shadow.judge.losses import close
+from gradproof.shadow.judge.one_run import OneRun
+from gradproof.shadow.judge.steps import EARLY, SeenWindow, StepRuling, left_over
+from gradproof.shadow.judge.weights import WindowWeights
 from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.ruling import EARLY, SeenWindow, StepRuling, left_over
-from gradproof.shadow.protocol.run_events import CLIP, PASS, UNSCALE, ZERO, Event
-from gradproof.shadow.record.checksums import plain
 from gradproof.shadow.request import LAST, chosen, expected_obligations
 from gradproof.shadow.result import (
     FUNCTION,
@@ -52,14 +56,10 @@ from gradproof.shadow.result import (
     leave_open,
     spans,
 )
-from gradproof.shadow.verify.losses import close
-from gradproof.shadow.verify.one_run import OneRun
-from gradproof.shadow.verify.weights import WindowWeights
-from gradproof.shadow.whole.facts import DOMAIN, PassedLimit
-from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.rows import digests
-from gradproof.shadow.whole.terms import HELP, UNIT, TimeLimit
-from gradproof.shadow.whole.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
+from gradproof.shadow.tape.checksums import plain
+from gradproof.shadow.tape.monitor import Monitor
+from gradproof.shadow.tape.monitor_report import heard, monitored, reported
+from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, Event
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {

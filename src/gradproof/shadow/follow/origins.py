@@ -1,0 +1,593 @@
+"""Where a plain number comes from that scales a tensor: read off the expression at the line that uses it.
+
+A number that reaches an operator is a float, and says nothing of itself: 0.25 is 1/N, one over the rows, or a factor of
+the loss. The expression that made it does. Its leaves are named numbers, written numbers and sizes of tensors. It is
+evaluated again with other numbers for its leaves; where it is a product of powers of them, these are the origin.
+
+Nothing of the script is run for this: names are looked up in the frame, and only arithmetic is evaluated. What an
+expression gives has to be the number that the operator was given; else the number has no origin.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice, product
+from numbers import Real
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DataLoader
+
+from gradproof.shadow.follow.terms import (
+    COMPARED,
+    MIXED,
+    MODULUS,
+    NAMED,
+    RANGE,
+    ROWS,
+    SIZE,
+    SLICE,
+    UNREAD,
+    WRITTEN,
+    Number,
+)  # fmt: skip
+from gradproof.shadow.locations import frames, user_location
+
+ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(math, name) for name in ("sqrt", "log", "exp", "pow", "prod", "floor", "ceil", "log2")},
+    "float": float, "abs": abs, "round": round, "min": min, "max": max, "Fraction": lambda a, b=1: a / b,
+}  # fmt: skip
+PASSING = frozenset({
+    "int", "tensor", "as_tensor", "scalar_tensor", "int32", "int64", "float16", "float32", "float64", "item", "to",
+    "Decimal", "bfloat16", "double", "half", "clone", "detach", "cpu", "cuda",
+})  # fmt: skip
+"""Functions and methods that hand on the number that they are given."""
+TEXTS = ("int", "float", "getenv")
+"""What makes a number of a text, as of an argument or the environment."""
+SCALING = frozenset({"mul", "div", "multiply", "divide", "true_divide", "foreach_mul", "foreach_div"})
+"""Functions of which an argument that is not understood is the number by which they scale."""
+DEPTH = 8
+MOST = 4
+"""So many readings of one expression are tried, as of the two sides of a condition."""
+CLOSE = 1e-6
+
+
+class UnreadError(Exception):
+    """An expression of which a part is not known."""
+
+
+Leaf = tuple[Number, int]
+"""A number of an expression, and its place where each place is a number of its own: two numbers may have one text."""
+Expression = Callable[[Mapping[Leaf, float]], Any]
+"""A value, by those of its leaves."""
+
+
+@dataclass
+class Evaluated:
+    """One reading of an expression: its leaves, and its value by them."""
+
+    leaves: tuple[Leaf, ...]
+    value: Expression
+
+    def now(self) -> float:
+        """Its value in this run."""
+        return float(self.value({leaf: leaf[0].value for leaf in self.leaves}))
+
+    def gives(self, number: float) -> bool:
+        """Whether it is this number in this run."""
+        try:
+            return math.isclose(self.now(), number, rel_tol=CLOSE)
+        except (ArithmeticError, ValueError, TypeError):
+            return False
+
+    def powers(self) -> tuple[Fraction, dict[Number, int]] | None:
+        """The value as a rational times powers of its leaves; None where it is no such product."""
+        own = {leaf: leaf[0].value for leaf in self.leaves}
+        try:
+            each = {leaf: self._power(leaf, own) for leaf in own if leaf[0].value not in (0, 1, -1)}
+            powers = {leaf: power for leaf, power in each.items() if power}
+            if None in each.values():
+                return None
+            rest = self.now() / math.prod(leaf[0].value ** power for leaf, power in powers.items())
+            others = own | {leaf: own[leaf] * (1 + (1 + at) / 64) for at, leaf in enumerate(powers)}
+            due = rest * math.prod(others[leaf] ** power for leaf, power in powers.items())
+            if not math.isclose(float(self.value(others)), due):
+                return None
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+        found = dict[Number, int]()
+        for (number, _), power in powers.items():
+            found[number] = found.get(number, 0) + power
+        near = Fraction(rest).limit_denominator(10**6)
+        return near if math.isclose(float(near), rest, rel_tol=1e-12) else Fraction(rest), found
+
+    def _power(self, leaf: Leaf, own: Mapping[Leaf, float]) -> int | None:
+        """The power of a leaf; 0 for a number in the text that stays as it is, as an exponent; None for another."""
+        whole = self.now()
+        for factors in ((2.0, 6.0), (1.0625, 1.125)):  # far, and near: a minimum is one of its sides
+            by = {times: float(self.value({**own, leaf: own[leaf] * times})) / whole for times in factors}
+            power = round(math.log(by[factors[0]], factors[0])) if by[factors[0]] > 0 else 0
+            if all(math.isclose(one, times**power) for times, one in by.items()) and (power or factors[0] == 2):
+                return power
+        return None if leaf[0].shapes or leaf[0].kind in (SIZE, UNREAD) else 0
+
+
+class Origins:
+    """Reads numbers of the run of an engine. `rows`: those of a micro-batch that an axis of a tensor has, or 0."""
+
+    def __init__(self, rows: Callable[[torch.Tensor, int], int]) -> None:
+        self.rows = rows
+
+    def of(self, number: float, single: bool) -> tuple[Fraction, dict[Number, int]]:
+        """The origin of a number that the present operator is given; one that is unread where none is known.
+
+        `single`: it scales one number, which may be a loss.
+        """
+        frame = next((one for one in frames() if not one.f_code.co_filename.endswith("torch/_ops.py")), None)
+        node = None if frame is None else node_at(frame.f_code, frame.f_lasti)
+        whole = single or (node is not None and ".grad" in ast.unparse(node))
+        found = None if frame is None or node is None else self._read(number, frame, node)
+        if found is None:
+            at, sign = user_location(), -1 if number < 0 else 1
+            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number)): 1}
+        by, leaves = found
+        return by, {replace(n, whole=whole): power for n, power in leaves.items()}
+
+    def _read(self, number: float, frame: FrameType, node: ast.AST) -> tuple[Fraction, dict[Number, int]] | None:
+        func = node.func if isinstance(node, ast.Call) else None
+        scales = func is None or (isinstance(func, ast.Attribute) and func.attr.strip("_") in SCALING)
+        for alone, given in product((False, True) if scales else (False,), operands(node)):
+            for reading in islice(_Resolver(self, number, alone).resolve(given, frame), MOST):
+                if reading.gives(number):
+                    return reading.powers() or self._whole(reading, given, frame, number)
+        return None
+
+    def _whole(
+        self, reading: Evaluated, node: ast.expr, frame: FrameType, number: float
+    ) -> tuple[Fraction, dict[Number, int]] | None:
+        """The origin of what is not a product of powers: a number of its own, MIXED where N or rows are in it."""
+        if not number:
+            return None
+        mixed = any(leaf.shapes or leaf.kind in (SIZE, UNREAD) for leaf, _ in reading.leaves)
+        kind, shapes = (UNREAD, frozenset({MIXED})) if mixed else (WRITTEN, frozenset[str]())
+        made = Number(kind, ast.unparse(node), frame.f_code.co_filename, node.lineno, abs(number), shapes)
+        return Fraction(1 if number > 0 else -1), {made: 1}
+
+
+class _Resolver:
+    """Resolves one expression: what each name in it stands for. `whole`: the number that all of it has to be.
+
+    `alone`: an expression of which nothing is known is taken for that number.
+    """
+
+    def __init__(self, origins: Origins, whole: float, alone: bool) -> None:
+        self.origins, self.whole, self.alone = origins, whole, alone
+
+    def resolve(self, node: ast.expr, frame: FrameType, depth: int = 0) -> Iterator[Evaluated]:
+        """The readings of an expression."""
+        if depth > DEPTH:
+            return
+        rule = getattr(self, f"_{type(node).__name__.lower()}", None)
+        try:
+            yield from rule(node, frame, depth + 1) if rule is not None else ()
+        except UnreadError:
+            return
+
+    # -- Leaves
+
+    def _leaf(self, kind: str, node: ast.AST, frame: FrameType, value: Any, text: str = "", **more: Any) -> Evaluated:
+        text, line, column = text or ast.unparse(node), getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        number = Number(kind, text, frame.f_code.co_filename, line, float(value), **more)
+        leaf = number, (line << 12) + column if kind == WRITTEN else 0
+        return Evaluated((leaf,), lambda by: by[leaf])
+
+    def _constant(self, node: ast.Constant, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            plain = node.value
+            yield Evaluated((), lambda _: plain) if plain in (0, 1) else self._leaf(WRITTEN, node, frame, plain)
+
+    def _name(self, node: ast.Name, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        value, scope = looked_up(frame, node.id), scope_of(frame)
+        number = plain(value)
+        if number is None:
+            return
+        shapes, made = scope.shapes(node.id), scope.made(node.id, frame.f_locals is not frame.f_globals)
+        readings = [one for of, index in made for one in self._indexed(of, index, frame, depth) if one.gives(number)]
+        sizes = [one for one in readings if one.leaves and all(leaf.kind == SIZE for leaf, _ in one.leaves)]
+        constant = next((of for of, index in made if index is None and isinstance(of, ast.Constant)), None)
+        text = any(isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id in TEXTS for of, _ in made)
+        if sizes:
+            yield sizes[0]
+        elif shapes & {MODULUS, COMPARED} or constant is not None:
+            alone = {RANGE} if not shapes and not self._rivals(scope, frame, number) else set[str]()
+            yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes | alone)
+        elif readings:
+            yield readings[0]
+        elif text:
+            yield self._leaf(NAMED, node, frame, number, shapes=shapes)
+        else:
+            given = self._given(node.id, frame, depth) if node.id in scope.parameters and not made else ()
+            found = next((one for one in given if one.gives(number)), None)
+            yield found or self._leaf(UNREAD, node, frame, number, shapes=shapes)
+
+    def _rivals(self, scope: Names, frame: FrameType, number: float) -> bool:
+        """Whether another name has this value, and shapes a loop: else it is by numbers in the text that loops run."""
+        shaping = (name for name, kinds in scope.uses.items() if kinds & {MODULUS, COMPARED, RANGE})
+        return any(plain(looked_up(frame, name)) == number for name in shaping if not name.startswith("."))
+
+    def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        """What a name was given: an expression, or one of several sizes."""
+        if index is None:
+            yield from self.resolve(of, frame, depth)
+        elif isinstance(of, ast.Tuple | ast.List):
+            yield from self.resolve(of.elts[index], frame, depth) if index < len(of.elts) else ()
+        elif (tensor := self._sized(of, frame)) is not None and index < tensor.dim():
+            yield self._size(tensor, index, of, frame)
+
+    def _given(self, name: str, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        """What a parameter of a function was given by its caller."""
+        caller, code = frame.f_back, frame.f_code
+        call = None if caller is None else node_at(caller.f_code, caller.f_lasti)
+        if caller is None or not isinstance(call, ast.Call):
+            return
+        named = [keyword.value for keyword in call.keywords if keyword.arg == name]
+        at = code.co_varnames.index(name) - (code.co_varnames[:1] == ("self",))
+        placed = call.args[at : at + 1] if not any(isinstance(arg, ast.Starred) for arg in call.args) else []
+        for arg in named or placed:
+            yield from self.resolve(arg, caller, depth)
+
+    def _attribute(self, node: ast.Attribute, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        yield from self._part(node, node.attr, parsed(self._object(node.value, frame)), frame, depth)
+
+    def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        tensor = self._sized(node.value, frame)
+        if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
+            yield self._size(tensor, key % tensor.dim(), node, frame)
+            return
+        yield from self._part(node, key, isinstance(self._object(node.value, frame), Mapping), frame, depth)
+
+    def _part(
+        self, node: ast.Attribute | ast.Subscript, key: Any, config: bool, frame: FrameType, depth: int
+    ) -> Iterator[Evaluated]:
+        """A number that an object holds by an attribute, or by a key. `config`: the object was given to the script."""
+        number = plain(self._object(node, frame))
+        if number is not None or (self.alone and depth == 1):
+            shapes = scope_of(frame).shapes(f".{key!s}")
+            kind = NAMED if shapes or config else UNREAD
+            yield self._leaf(kind, node, frame, self.whole if number is None else number, shapes=shapes)
+
+    def _object(self, node: ast.expr, frame: FrameType) -> Any:
+        """What names, attributes and keys stand for; nothing of the script runs for it."""
+        if isinstance(node, ast.Name):
+            return looked_up(frame, node.id)
+        if isinstance(node, ast.Attribute):
+            return held(self._object(node.value, frame), node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            owner = self._object(node.value, frame)
+            try:
+                return owner[node.slice.value] if type(owner) in (dict, list, tuple) else None
+            except (LookupError, TypeError):
+                return None
+        return None
+
+    # -- Sizes
+
+    def _sized(self, node: ast.expr, frame: FrameType) -> torch.Tensor | None:
+        """The tensor of `x.shape`, or of `x.size()`."""
+        if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+            node = node.func
+        if isinstance(node, ast.Attribute) and node.attr in ("shape", "size"):
+            found = self._object(node.value, frame)
+            return found if isinstance(found, torch.Tensor) else None
+        return None
+
+    def _size(self, tensor: torch.Tensor, axis: int, node: ast.AST, frame: FrameType) -> Evaluated:
+        with torch._C.DisableTorchFunction():
+            size, rows = int(tensor.shape[axis]), self.origins.rows(tensor, axis)
+        return self._leaf(SIZE, node, frame, size, axis=axis, rows=rows)
+
+    # -- Arithmetic
+
+    def _joined(
+        self, make: Callable[..., Any], parts: list[ast.expr], frame: FrameType, depth: int
+    ) -> Iterator[Evaluated]:
+        """A function of expressions."""
+        found: list[list[Evaluated]] = [[]]
+        for part in parts:
+            own = [*islice(self.resolve(part, frame, depth), MOST)]
+            found = [[*before, reading] for before in found for reading in own][:MOST]
+        for readings in found:
+            leaves = tuple(leaf for reading in readings for leaf in reading.leaves)
+            yield Evaluated(leaves, lambda by, own=readings: make(*(one.value(by) for one in own)))  # type: ignore[misc]
+
+    def _binop(self, node: ast.BinOp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        if type(node.op) in ARITHMETIC:
+            yield from self._joined(ARITHMETIC[type(node.op)], [node.left, node.right], frame, depth)
+
+    def _unaryop(self, node: ast.UnaryOp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        if isinstance(node.op, ast.USub):
+            yield from self._joined(operator.neg, [node.operand], frame, depth)
+
+    def _ifexp(self, node: ast.IfExp, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        for side in (node.body, node.orelse):
+            yield from self.resolve(side, frame, depth)
+
+    def _namedexpr(self, node: ast.NamedExpr, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        yield from self.resolve(node.value, frame, depth)
+
+    def _list(self, node: ast.List, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        if len(node.elts) == 1:
+            yield from self.resolve(node.elts[0], frame, depth)
+
+    def _call(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        func = node.func
+        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+        given = [*node.args, *([func.value] if isinstance(func, ast.Attribute) and not node.args else [])]
+        if name == "len" and len(node.args) == 1:
+            yield from self._length(node, frame, depth)
+        elif name in ("size", "numel") and isinstance(func, ast.Attribute):
+            yield from self._of_tensor(node, func, frame)
+        elif name in FUNCTIONS and node.args and not node.keywords:
+            yield from self._joined(FUNCTIONS[name], node.args, frame, depth)
+        elif name in PASSING and given:
+            found = [*islice(self.resolve(given[0], frame, depth), MOST)]
+            yield from found
+            text = name in ("int", "float") and self.alone and depth == 1  # a number of it, as of an environment
+            if text and not found:
+                yield self._leaf(NAMED, node, frame, self.whole)
+        elif name in ("full", "full_like") and len(node.args) > 1:
+            yield from self.resolve(node.args[1], frame, depth)
+        elif self.alone and depth == 1:
+            yield self._leaf(UNREAD, node, frame, self.whole)
+
+    def _length(self, node: ast.Call, frame: FrameType, depth: int) -> Iterator[Evaluated]:
+        of = self._object(node.args[0], frame)
+        if isinstance(of, torch.Tensor) and of.dim():
+            yield self._size(of, 0, node, frame)
+        elif isinstance(of, list | tuple | dict | set | range):
+            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE}))
+        elif isinstance(of, DataLoader) and depth == 1:
+            yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE}))
+        elif self.alone and depth == 1:
+            yield self._leaf(UNREAD, node, frame, self.whole)
+
+    def _of_tensor(self, node: ast.Call, func: ast.Attribute, frame: FrameType) -> Iterator[Evaluated]:
+        tensor = self._object(func.value, frame)
+        if not isinstance(tensor, torch.Tensor):
+            return
+        axis = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
+        if func.attr == "size" and isinstance(axis, int) and tensor.dim():
+            yield self._size(tensor, axis % tensor.dim(), node, frame)
+        if func.attr == "numel":
+            sizes = [self._size(tensor, axis, node, frame) for axis in range(tensor.dim())]
+            leaves = tuple(leaf for one in sizes for leaf in one.leaves)
+            yield Evaluated(leaves, lambda by: math.prod(one.value(by) for one in sizes))
+
+
+# -- What stands in a file.
+
+
+class Names:
+    """A function of a file, or the file itself: what its names are given, and what they shape."""
+
+    def __init__(self, tree: ast.AST, outer: Names | None) -> None:
+        self.outer, self.given = outer, dict[str, list[tuple[ast.expr | None, int | None]]]()
+        self.lines = dict[str, list[int]]()
+        self.uses: dict[str, set[str]] = {} if outer is None else outer.uses
+        self.own: dict[str, set[str]] = {}
+        args = getattr(tree, "args", None)
+        self.parameters = {one.arg for one in (*args.args, *args.kwonlyargs, *args.posonlyargs)} if args else set[str]()
+        for node in inside(tree):
+            for target, value in assigned(node):
+                self._gives(target, value)
+                for one in (one for one in ast.walk(target) if isinstance(one, ast.Name)):
+                    self.lines.setdefault(one.id, []).append(one.lineno)
+            for kind, part in shaping(node):
+                for name in names(part, calls=kind != COMPARED):
+                    self.own.setdefault(name, set()).add(kind)
+                    self.uses.setdefault(name, set()).add(kind)
+
+    def _gives(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.given.setdefault(target.id, []).append((value, None))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for at, one in enumerate(target.elts):
+                if isinstance(one, ast.Name):
+                    apart = isinstance(value, ast.Tuple | ast.List) and at < len(value.elts)
+                    made = (value.elts[at], None) if apart and isinstance(value, ast.Tuple | ast.List) else (value, at)
+                    self.given.setdefault(one.id, []).append(made)
+
+    def local(self, name: str) -> bool:
+        """Whether a name is the function's own."""
+        return self.outer is not None and (name in self.given or name in self.parameters)
+
+    def shapes(self, name: str) -> frozenset[str]:
+        """What a name, or an attribute or a key after a dot, shapes: a local one in its function, others anywhere."""
+        return frozenset((self.own if self.local(name) else self.uses).get(name, ()))
+
+    def made(self, name: str, function: bool) -> list[tuple[ast.expr, int | None]]:
+        """The one expression that a name is given, and which part of it; nothing where there are several.
+
+        What it is made of has to be what it was then: no name in it is given another value below it. `function`: the
+        frame is that of a function, of which no name may stand in an expression of the file.
+        """
+        scope: Names | None = self
+        while scope is not None and name not in scope.given and name not in scope.parameters:
+            scope = scope.outer
+        found = [] if scope is None or name in scope.parameters else scope.given[name]
+        one = [(value, index) for value, index in found if value is not None] if len(found) == 1 else []
+        return [(value, index) for value, index in one if scope is not None and self._still(value, scope, function)]
+
+    def _still(self, value: ast.expr, scope: Names, function: bool) -> bool:
+        """Whether the names of an expression stand for what they stood for."""
+        for name in (part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
+            if function and scope.outer is None and self.local(name):
+                return False
+            if any(line > value.lineno for line in scope.lines.get(name, ())):
+                return False
+        return True
+
+
+def inside(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or a file, without those of functions inside it."""
+    stack = [*ast.iter_child_nodes(tree)]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            stack += ast.iter_child_nodes(node)
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What a statement gives a value to, and the expression of it; None where it is no plain one."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, None
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, None
+
+
+def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The expressions that shape a loop or a batch, and how."""
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mod):
+        yield MODULUS, node.right if isinstance(node, ast.BinOp) else node.value
+    elif isinstance(node, ast.Compare):
+        yield from ((COMPARED, part) for part in (node.left, *node.comparators))
+    elif isinstance(node, ast.Slice) and node.lower is not None and node.upper is not None:  # x[k * B : (k + 1) * B]
+        both = {*names(node.lower, True)} & {*names(node.upper, True)}
+        yield from ((SLICE, ast.Name(name)) for name in both if not name.startswith("."))
+    elif isinstance(node, ast.Call):
+        func = node.func
+        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+        if name in ("range", "islice", "chunk"):
+            yield from ((ROWS if at == 2 and name == "range" else RANGE, arg) for at, arg in enumerate(node.args))
+        if name == "split" or name.endswith("DataLoader"):
+            yield from ((ROWS, arg) for arg in node.args[:2])
+        yield from ((ROWS, one.value) for one in node.keywords if one.arg in ("batch_size", "split_size"))
+
+
+def names(node: ast.expr, calls: bool) -> Iterator[str]:
+    """The names in an expression, attributes and keys after a dot. `calls`: also those that a function is given."""
+    stack: list[ast.AST] = [node]
+    while stack:
+        one = stack.pop()
+        stack += ast.iter_child_nodes(one) if calls or not isinstance(one, ast.Call) else ()
+        if isinstance(one, ast.Name):
+            yield one.id
+        elif isinstance(one, ast.Attribute):
+            yield f".{one.attr}"
+        elif isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Constant):
+            yield f".{one.slice.value!s}"
+
+
+class File:
+    """The text of a file as a tree: its nodes by their places, and its scopes by their first lines."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.nodes = dict[tuple[Any, ...], ast.AST]()
+        self.scopes = dict[tuple[str, int], Names]()
+        self.whole = Names(tree, None)
+        self._enter(tree, self.whole)
+
+    def _enter(self, tree: ast.AST, scope: Names) -> None:
+        for node in inside(tree):
+            if isinstance(node, ast.BinOp | ast.AugAssign | ast.Call):
+                self.nodes[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                own = Names(node, scope)
+                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+                self.scopes[getattr(node, "name", "<lambda>"), first] = own
+                self._enter(node, own)
+
+
+@lru_cache(maxsize=512)
+def parsed_text(text: str) -> File | None:
+    """The text of a file; None where it is no Python."""
+    try:
+        return File(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=65536)
+def file_of(code: CodeType) -> File | None:
+    """The file of some code, as it is when it is asked for first; None where its text is not there."""
+    linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename))
+    return parsed_text(text) if text else None
+
+
+def scope_of(frame: FrameType) -> Names:
+    """The scope of a frame's function."""
+    file, code = file_of(frame.f_code), frame.f_code
+    if file is None:
+        raise UnreadError
+    return file.scopes.get((code.co_name, code.co_firstlineno), file.whole)
+
+
+@lru_cache(maxsize=65536)
+def node_at(code: CodeType, instruction: int) -> ast.AST | None:
+    """The expression that an instruction belongs to."""
+    file = file_of(code)
+    place = next(islice(code.co_positions(), instruction // 2, None), None)
+    return None if file is None or place is None else file.nodes.get((place[0], place[1], place[2], place[3]))
+
+
+def operands(node: ast.AST) -> list[ast.expr]:
+    """The expressions that may have given a number to an operator."""
+    if isinstance(node, ast.BinOp):
+        return [node.right, node.left]
+    if isinstance(node, ast.AugAssign):
+        return [node.value]
+    return [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+
+
+def plain(value: Any) -> float | None:
+    """A plain number, or that of a tensor of one element without a gradient."""
+    if isinstance(value, torch.Tensor):
+        odd = value.requires_grad or value.is_complex() or value.layout is not torch.strided
+        if odd or value.numel() != 1 or value.device.type == "meta":
+            return None
+        with torch.no_grad(), _disable_current_modes():
+            value = value.detach().reshape(()).tolist()
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def looked_up(frame: FrameType, name: str) -> Any:
+    """What a name stands for in a frame."""
+    return frame.f_locals.get(name, frame.f_globals.get(name))
+
+
+def held(owner: Any, name: str) -> Any:
+    """An attribute that an object, or its class, holds as it is: no property is run."""
+    own = getattr(owner, "__dict__", None)
+    if isinstance(own, dict) and name in own:
+        return own[name]
+    kinds: tuple[type, ...] = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
+    found = next((vars(kind)[name] for kind in kinds if vars(kind).get(name) is not None), None)
+    return None if plain(found) is None else found
+
+
+def parsed(owner: Any) -> bool:
+    """Whether an object holds what a parser, or a config, gave: a namespace, a dataclass, a class of numbers."""
+    known = type(owner).__name__ in ("Namespace", "SimpleNamespace") or hasattr(type(owner), "__dataclass_fields__")
+    return known or isinstance(owner, type)

@@ -1,1 +1,0 @@
-"""Records what a step does: operators, hooks, data, names, reads of values."""
