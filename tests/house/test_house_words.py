@@ -83,7 +83,6 @@ PRIVATE = {
     "at_hand": "stored",
     "touched": "affected",
     "ratchet": "baseline comparison",
-    "tape": "log",
 }
 """Words of our own, and what stands in their place."""
 PRIVATE_WORD = re.compile(rf"(?<![\w-])_?({'|'.join(PRIVATE)})(?![\w-])", re.IGNORECASE)

@@ -23,7 +23,7 @@ from gradproof.evidence.record import plain
 from gradproof.execution.methods import recorded_step as trace_run, replay_evidence as replaying
 from gradproof.execution.methods.property import Job, Report
 from gradproof.execution.methods.recorded_step import StepSetting, settings_of
-from gradproof.shadow.judge import check as verifying
+from gradproof.shadow.judge import two_runs as verifying
 from gradproof.shadow.judge.two_runs import attempted
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result, Verification, on_path
 from models.accumulation.torch_mutants import MUTANTS

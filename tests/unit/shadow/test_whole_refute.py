@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.judge import check
+from gradproof.shadow.judge import two_runs
 from gradproof.shadow.judge.two_runs import attempted, check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.tape.run import Run
@@ -590,6 +590,6 @@ def test_numbers_that_are_returned_lead_python_nowhere(
         tried.append(request.seed)
         return attempted(step, request, *rest)
 
-    monkeypatch.setattr(check, "attempted", noted)
+    monkeypatch.setattr(two_runs, "attempted", noted)
     found = check_whole(trains, "step", Request())
     assert (found.outcome, sorted(set(tried))) == (HOLDS, seeds), found.results

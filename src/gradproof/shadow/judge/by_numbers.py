@@ -1,8 +1,8 @@
 """What two real runs refute: a difference in numbers, what it is made of, and the line that made it.
 
-Terms alone refute where both runs weigh the same terms otherwise (`by_terms`). Here a gradient, a parameter or a reported
-loss of the run by micro-batches differs from the full batch's by more than rounding, with the same data, the same draws
-and the same numbers before it; the events of the window say which rule was broken, and at which line.
+Terms alone refute where both runs weigh the same terms otherwise (`by_terms`). Here a gradient, a parameter or a
+reported loss of the run by micro-batches differs from the full batch's by more than rounding, with the same data, the
+same draws and the same numbers before it; the events of the window say which rule was broken, and at which line.
 """
 
 from __future__ import annotations
