@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
+from gradproof.core.protocol import Event
 from gradproof.harness import Ratio, exact
 from models.accumulation.loop import Config, MicroBatch, Record, Vector
-from models.accumulation.window import Event
 
 Numbers = Callable[[int], Any]
 Contract = Callable[..., bool]

@@ -1,7 +1,8 @@
 """The map from an obligation to its statement, its code, its tests and its mutants: `python -m tests.obligations`.
 
 Everything is read off the source. A function decides an obligation where it names it in the first argument of a call,
-by its id or by a constant that holds the id, or in a list that it goes over. `--out docs/obligations.md` writes it.
+by its id or by a constant that holds the id or a rule of the window table, or in a list that it goes over.
+`--out docs/obligations.md` writes it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import yaml
 
+from gradproof.core import protocol
+from gradproof.core.protocol import Breaks
 from gradproof.shadow.result import NAMES, OBLIGATIONS
 from models.accumulation.mutants import MUTANTS as OF_THE_LOOP
 from tests.loops.bugs import BUGS
@@ -46,6 +49,7 @@ def constants() -> dict[Path, Names]:
     """The obligations that the names at the top of each module hold, imported ones too."""
     trees = {path: tree(path) for path in modules(SHADOW)}
     found: dict[Path, Names] = {path: {} for path in trees}
+    rules = {name: frozenset({rule.obligation}) for name, rule in vars(protocol).items() if isinstance(rule, Breaks)}
     for path, top in trees.items():
         for node in top.body:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -53,8 +57,9 @@ def constants() -> dict[Path, Names]:
     for path, top in trees.items():
         for taken in (node for node in ast.walk(top) if isinstance(node, ast.ImportFrom)):
             other = SHADOW.joinpath(*(taken.module or "").split(".")[2:]).with_suffix(".py")
+            known = rules if taken.module == protocol.__name__ else found.get(other, {})
             mine = ((alias.asname or alias.name, alias.name) for alias in taken.names)
-            found[path].update({own: found[other][name] for own, name in mine if name in found.get(other, {})})
+            found[path].update({own: known[name] for own, name in mine if name in known})
     return found
 
 

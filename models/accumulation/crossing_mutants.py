@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gradproof.core.protocol import Event
 from gradproof.harness import constant, round_to
 from models.accumulation.loop import Accumulation, Config, MicroBatch, Number, Record, Vector, WeightedAccumulation
-from models.accumulation.window import Event
 
 
 class ClipToOne(Accumulation):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradproof.core.protocol import Event
 from gradproof.harness import constant, round_to, sqrt, tell
-from models.accumulation.window import Event
 
 Number = Any
 Vector = tuple[Any, ...]

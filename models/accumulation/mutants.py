@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gradproof.core.protocol import Event
 from gradproof.harness import Setting, accumulated, round_to
 from models.accumulation.crossing_mutants import CROSSED
 from models.accumulation.loop import Accumulation, Config, MicroBatch, Number, Record, Vector
-from models.accumulation.window import Event
 from models.registry import CROSSING, Mutant, registered
 
 

@@ -17,8 +17,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from models.accumulation import window
-from models.accumulation.window import EXTRA, FILL, RULES, Breaks, Event, Fill, State, advance
+from gradproof.core.protocol import EXTRA, FILL, RULES, Breaks, Event, Fill, State, advance
 from models.registry import CROSSING, Mutant, registered
 
 # -- Wrong window tables: the protocol with one rule loosened, and a table that never leaves its state.
@@ -60,7 +59,7 @@ def remember(now: Any, event: Event) -> Any:
 class Loop:
     """A window table with what a loop adds to it. `tail_completes`: the last one of a short window is marked."""
 
-    advance: Advance = window.advance
+    advance: Advance = advance
     refusals: tuple[Refusal, ...] = ()
     remember: Remember = remember
     tail_completes: bool = True

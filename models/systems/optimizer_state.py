@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.accumulation.window import Event
+from gradproof.core.protocol import Event
 from models.registry import Mutant, registered_for
 
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradproof.core.protocol import Event
 from gradproof.harness import Lattice, Ratio
 from models.accumulation.loop import Config
-from models.accumulation.window import Event
 from symbolic.crosshair_kit import (
     RATE,
     START,

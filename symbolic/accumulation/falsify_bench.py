@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradproof.core.protocol import Event, replay, window_sizes
 from gradproof.harness import (
     Applied,
     Backward,
@@ -37,7 +38,6 @@ from gradproof.harness import (
     vector_of,
 )
 from models.accumulation.torch_nets import NETS, Weights
-from models.accumulation.window import Event, replay, window_sizes
 
 LARGE = 64.0
 FEW = 8

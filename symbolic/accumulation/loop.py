@@ -13,9 +13,9 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
+from gradproof.core.protocol import Event
 from gradproof.harness import FORMATS, exact, round_to
 from models.accumulation.loop import Config, MicroBatch, Record
-from models.accumulation.window import Event
 
 
 def mean(values: Sequence[Any]) -> Any:

@@ -20,9 +20,9 @@ from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
+from gradproof.core.protocol import Event
 from gradproof.harness import sqrt
 from models.accumulation.loop import Config, MicroBatch, Record, Vector
-from models.accumulation.window import Event
 
 EPSILON = Fraction(1, 10**6)  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 SIZES = (2, 1, 3)  # samples of successive micro-batches, where a gradient is made of its samples

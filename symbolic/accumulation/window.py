@@ -17,7 +17,7 @@ from operator import and_, or_
 from types import SimpleNamespace
 from typing import Any
 
-from models.accumulation.window import Breaks, Event, State
+from gradproof.core.protocol import Breaks, Event, State
 from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop, Promise
 
 # -- What the window table is proved to keep: counters, demands and facts, one `Proof` an obligation.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from gradproof.core.protocol import Breaks, Event, State, window_sizes
 from gradproof.harness import Move, PathSearch as Search, PathTrace as Trace, Tick, Timeline, shortest
-from models.accumulation.window import Breaks, Event, State, window_sizes
 from models.accumulation.window_bugs import Loop
 from symbolic.accumulation import window as window_facts
 from symbolic.accumulation.window import Act, Case, Counts, Proof, cases, refused

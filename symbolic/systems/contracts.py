@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradproof.core.protocol import Event
 from gradproof.harness import Ratio
-from models.accumulation.window import Event
 from models.systems.optimizer_state import Decay, Moments
 from models.systems.tails import Held
 from symbolic.crosshair_kit import Contract, Numbers, pick, same

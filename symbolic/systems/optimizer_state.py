@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from models.accumulation.window import Breaks, Event, State, advance
+from gradproof.core.protocol import Breaks, Event, State, advance
 from models.systems.optimizer_state import Decay, Moments
 from symbolic.accumulation.window import RESTING
 from symbolic.tokens.scaling import power

@@ -12,7 +12,7 @@ from test_house_imports import BLOCK, importing, loaded_by
 
 from gradproof import harness
 
-PUBLIC = ("gradproof.harness", "gradproof.monitoring")
+PUBLIC = ("gradproof.harness", "gradproof.monitoring", "gradproof.core.protocol")
 
 
 def typed_names() -> set[str]:

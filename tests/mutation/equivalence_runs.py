@@ -413,7 +413,7 @@ RUNS: Mapping[str, tuple[Run, ...]] = {
         ("WeightedAccumulation", loop("WeightedAccumulation"), "the same"),
         ("defaults", defaults_of_the_loop, "for all inputs"),
     ),
-    "models/accumulation/window.py": (
+    "src/gradproof/core/protocol.py": (
         ("every transition", transitions, "for all inputs"),
         ("traces", traces, "up to 4 events, windows of 1 and 2"),
     ),

@@ -14,13 +14,13 @@ import cosmic_ray.plugins
 import parso
 
 from tests.mutation.field_operators import OPERATORS, Scope, table_entry
-from tests.mutation.subjects import Source, Tree, first_doc, module_of, spans
+from tests.mutation.subjects import PROTOCOL, Source, Tree, first_doc, module_of, spans
 
 NEEDS_ARGUMENTS = ("VariableReplacer", "VariableInserter")
 """Operators of cosmic-ray that replace variables which a configuration names: `other_field` and `swap_operands` do."""
 STATEFUL = ("models/accumulation/loop.py", "models/adamw/model.py")
 """Models that are run window after window, or step after step, on one instance: `late` operators work on these."""
-TABLES = {"models/accumulation/window.py": "RULES"}
+TABLES = {PROTOCOL: "RULES"}
 
 Place = tuple[tuple[int, int], tuple[int, int]]
 

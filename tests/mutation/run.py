@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Expect, Kind, Outcome
 from gradproof.evidence.audit import belongs
 from gradproof.execution.local import MEMORY as MEMORY_SIGNALS
+from tests.mutation.subjects import PROTOCOL, module_of
 
 PRELOADED = (
     "z3",
@@ -274,6 +276,7 @@ def _crosshair(check: Check, workspace: content.Workspace) -> Finding:
 
 
 # -- The import hook: models are compiled from the text that is given, or from their file with marks of what is reached.
+# So is the window table, which is a module of the package: it takes the place of the one that was imported.
 
 
 def hook(root: Path, texts: Texts, loose: Mapping[str, Sequence[int]], lines: Mapping[str, set[int]]) -> None:
@@ -302,6 +305,11 @@ def hook(root: Path, texts: Texts, loose: Mapping[str, Sequence[int]], lines: Ma
         return compiled(self, data, path, **more)
 
     loader.get_data, loader.source_to_code = get_data, source_to_code
+    if PROTOCOL in {*texts, *lines}:
+        name = module_of(PROTOCOL)
+        spec: Any = spec_from_file_location(name, root / PROTOCOL, loader=loader(name, str(root / PROTOCOL)))
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
 
 
 def let_pass(tree: ast.Module, first_lines: set[int]) -> None:

@@ -22,9 +22,12 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Kind
 from gradproof.verdict.plan import plan
 
+CONTENT = ("models", "symbolic")
+PROTOCOL = "src/gradproof/core/protocol.py"
+"""The window table: a subject like a model, in the package, because the judges of real runs read it as well."""
 SIX = (
     "models/accumulation/loop.py",
-    "models/accumulation/window.py",
+    PROTOCOL,
     "models/accumulation/window_bugs.py",
     "models/adamw/model.py",
     "models/adamw/kernel.py",
@@ -36,7 +39,6 @@ SIX = (
 )
 """The files of the accumulation, window, AdamW, token, epoch and cross-entropy models."""
 
-CONTENT = ("models", "symbolic")
 ENGINE = ("arith", "core", "execution/methods", "rounding")
 ENGINE_FILES = ("harness.py", "execution/worker.py")
 SOLVERS = ("z3-solver", "crosshair-tool")
@@ -45,7 +47,7 @@ MUTANTS_ONLY = ("registry.py", "mutants.py")
 
 def module_of(path: str) -> str:
     """The dotted name of a file of the workspace."""
-    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    return path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,11 @@ class Source:
         """Names that stand for something of the workspace: its module, and its name there (empty: the module)."""
         found: dict[str, tuple[str, str]] = {}
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in CONTENT:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.split(".")[0] in (*CONTENT, "gradproof")
+            ):
                 for alias in node.names:
                     found[alias.asname or alias.name] = (node.module, alias.name)
             elif isinstance(node, ast.Import):
@@ -158,11 +164,10 @@ def bare(check: Check) -> Check:
 def read(root: Path) -> Tree:
     """The tree of a workspace. Raises GradproofError where a contract cannot be read."""
     sources = {}
-    for folder in CONTENT:
-        for path in sorted((root / folder).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            one = Source(path.relative_to(root).as_posix(), text, ast.parse(text))
-            sources[one.module] = one
+    for path in (*(path for folder in CONTENT for path in sorted((root / folder).rglob("*.py"))), root / PROTOCOL):
+        text = path.read_text(encoding="utf-8")
+        one = Source(path.relative_to(root).as_posix(), text, ast.parse(text))
+        sources[one.module] = one
     checks = {}
     for contract in sorted(root.glob("proofs/*/contract.yaml")):
         for check in plan(load(contract)):
@@ -201,7 +206,7 @@ def _used(tree: Tree) -> set[tuple[str, str]]:
         starts.append((module, name.partition(".")[0]))
     harnesses = {m for c in tree.checks.values() for m in tree.closure(c) if m.startswith("symbolic")}
     for module in harnesses:
-        starts += [pair for pair in tree.sources[module].imports().values() if pair[0].startswith("models")]
+        starts += [pair for pair in tree.sources[module].imports().values() if not pair[0].startswith("symbolic")]
     return _followed(tree, starts)
 
 

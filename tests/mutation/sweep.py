@@ -172,7 +172,7 @@ class Sweep:
         self.red = {name for name in wanted if not run.green(self.tree.checks[name].to_json(), self.bases[name])}
 
     def _baseline(self, name: str) -> Callable[[], tuple[Any, ...]]:
-        paths = sorted({s.path for s in self.tree.sources.values() if s.path.startswith("models/")})
+        paths = sorted({s.path for s in self.tree.sources.values() if not s.path.startswith("symbolic/")})
         return lambda: ("baseline", str(self.tree.root), bare(self.tree.checks[name]).to_json(), paths)
 
     def may_notice(self, mutant: CodeMutant) -> list[str]:
@@ -279,7 +279,9 @@ class Sweep:
                 row["baseline"] = {key: self.bases[name][key] for key in ("outcome", "clause", "cpu")}
             checks.append(row)
         loose = {
-            s.path: self._loose(s.path, mutant) for s in self.tree.sources.values() if s.path.startswith("models/")
+            s.path: self._loose(s.path, mutant)
+            for s in self.tree.sources.values()
+            if not s.path.startswith("symbolic/")
         }
         job = {"root": str(self.tree.root), "path": mutant.path, "text": mutant.text, "checks": checks}
         return job | {"loose": {path: lines for path, lines in loose.items() if lines}, "wanted": self.wanted}

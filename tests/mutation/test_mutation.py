@@ -28,7 +28,7 @@ from tests.mutation.subjects import SIX, Source, Tree, files, module_of, read, s
 from tests.mutation.sweep import Memory, Sweep, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
-ADAMW, EPOCHS, TABLE = "models/adamw/model.py", "models/systems/epochs.py", "models/accumulation/window.py"
+ADAMW, EPOCHS, TABLE = "models/adamw/model.py", "models/systems/epochs.py", "src/gradproof/core/protocol.py"
 LOOP = "models/accumulation/loop.py"
 
 
@@ -332,7 +332,7 @@ print(json.dumps(run.equivalent(ROOT, {path!r}, text.replace({old!r}, {new!r})))
             "len(self.n) < 5 else 0 * s) * config.loss_scale for s in shares",
             "different",
         ),
-        (TABLE, "(_S.OPEN, _E.END): _UNAPPLIED", "(_S.OPEN, _E.END): _S.OPEN", "different"),
+        (TABLE, "(_S.OPEN, _E.END): UNAPPLIED", "(_S.OPEN, _E.END): _S.OPEN", "different"),
         ("models/tokens/bias.py", "2 * (s - 1) / (s + 1)", "(2 * s - 2) / (s + 1)", "equivalent"),
         (
             "models/tokens/bias.py",

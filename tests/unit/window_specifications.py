@@ -15,13 +15,13 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import Breaks, Event, State, replay
 from gradproof.harness import Ratio
 from gradproof.shadow.judge.steps import StepRuling
 from gradproof.shadow.tape import run_events as kinds
 from gradproof.shadow.tape.monitor import Monitor
 from gradproof.shadow.tape.run_events import SeenPass, SeenStep
 from models.accumulation.loop import Config, MicroBatch, Record
-from models.accumulation.window import Breaks, Event, State, replay
 from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop
 from symbolic.accumulation import contracts, whole, window as facts
 from symbolic.accumulation.window import Counts, Proof, moved, refused

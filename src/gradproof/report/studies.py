@@ -75,7 +75,7 @@ MUTATION = Study(
         "models.tokens.window", "models.tokens.scaling", "models.tokens.bias", "models.tokens.cross_entropy",
         "models.systems.epochs", "symbolic.*",
     ),
-    ("models", "symbolic"),
+    ("models", "symbolic", "gradproof.core.protocol"),
     "make mutation",
 )  # fmt: skip
 TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING, MUTATION)

@@ -14,10 +14,10 @@ import pytest
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome
+from gradproof.core.protocol import Event
 from gradproof.execution.methods import smt as smt_run
 from models.accumulation.loop import Accumulation, Config, Empty, MicroBatch, Record, Vector
 from models.accumulation.mutants import MUTANTS
-from models.accumulation.window import Event
 from models.registry import Mutant
 from symbolic.accumulation import whole
 from symbolic.accumulation.loop import numerical_equivalence

@@ -29,8 +29,8 @@ from window_specifications import (
     Trace,
 )
 
+from gradproof.core.protocol import Event, State, window_sizes
 from models.accumulation.loop import Accumulation, Config, MicroBatch
-from models.accumulation.window import Event, State, window_sizes
 from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, Loop, allowing, bent
 from symbolic.accumulation import window as facts
 from symbolic.systems.contracts import windows_of

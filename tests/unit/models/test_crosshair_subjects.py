@@ -10,9 +10,9 @@ import pytest
 
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer, Outcome
+from gradproof.core.protocol import Event
 from gradproof.execution.methods import crosshair as crosshair_run
 from models.accumulation.loop import Accumulation, Config, MicroBatch, Record, Vector, WeightedAccumulation
-from models.accumulation.window import Event
 from symbolic.accumulation import contracts as crosshair_contracts
 
 CLAUSES = ["GA-EQ-001", *(f"GA-INV-00{k}" for k in range(1, 6))]

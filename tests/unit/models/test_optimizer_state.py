@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gradproof.core.protocol import Event
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
-from models.accumulation.window import Event
 from models.systems import torch_state as state_steps
 from models.systems.optimizer_state import MUTANTS, Decay, Moments, OptimizerState
 from symbolic.systems.falsify_state import state_once_a_window

@@ -9,12 +9,12 @@ import torch
 from torch_bench import HARNESSES, a_check, attempt
 
 from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import Event
 from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Place, Refutation, StepConfig, make_optimizer
 from models.accumulation.mutants import MUTANTS as MODELS
 from models.accumulation.torch_mutants import MUTANTS, TORCH_ONLY
 from models.accumulation.torch_nets import NETS
 from models.accumulation.torch_steps import DividedOnce, SummedOverTokens, TorchStep
-from models.accumulation.window import Event
 from symbolic.accumulation import falsify
 from symbolic.accumulation.falsify_bench import SPOKEN_OF, events_of, execute, table_breaks
 from symbolic.accumulation.falsify_measure import MODES, interaction, scale_of

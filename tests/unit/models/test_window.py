@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gradproof.core.protocol import RULES, Breaks, Event, State, advance, replay, window_sizes
 from models.accumulation.loop import Accumulation, Config, MicroBatch
 from models.accumulation.mutants import MUTANTS
-from models.accumulation.window import RULES, Breaks, Event, State, advance, replay, window_sizes
 
 Z, A, C, S, U, E = Event.ZERO, Event.ACCUMULATE, Event.CLIP, Event.STEP, Event.UNSCALE, Event.END
 

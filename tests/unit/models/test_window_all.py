@@ -13,6 +13,7 @@ import pytest
 from gradproof.contract.model import load
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.protocol import FILL, RULES, Breaks, Event, State, replay
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.core.workspace import reference
 from gradproof.execution.methods import smt as smt_run
@@ -20,7 +21,6 @@ from gradproof.execution.methods.explore import Exploration, Explorer, Limits, P
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.verdict.plan import plan
 from models.accumulation import window_bugs
-from models.accumulation.window import FILL, RULES, Breaks, Event, State, replay
 from models.accumulation.window_bugs import (
     AFTER_EVERY_ATTEMPT,
     BROKEN,

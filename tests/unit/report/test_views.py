@@ -15,7 +15,7 @@ from gradproof.report import views
 from gradproof.report.formats import html, markdown
 
 Report = dict[str, Any]
-TABLE = "models.accumulation.window:advance"
+TABLE = "gradproof.core.protocol:advance"
 
 
 def with_table() -> Report:

@@ -29,8 +29,8 @@ from gradproof.shadow.tape.run_events import (
     STEP,
     UNSCALE,
     ZERO,
-    Event,
     RankSums,
+    SeenEvent,
 )
 
 FIRST_OPTIMIZER = """
@@ -46,7 +46,7 @@ Act = Callable[[nn.Module, torch.optim.Optimizer], Any]
 LOCATION: Any = SimpleNamespace(file="train.py", line=3)
 
 
-def seen(act: Act, before: bool = True) -> list[Event]:
+def seen(act: Act, before: bool = True) -> list[SeenEvent]:
     """The events of a run in which something is done after one backward pass, if any."""
     with Monitor() as monitor:
         monitor.run.recorded = set(range(100))

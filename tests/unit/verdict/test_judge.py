@@ -301,7 +301,7 @@ def test_the_best_reach_of_a_cell_is_shown() -> None:
     assert made.obligations["T-1"].cells[Layer.SMT].reach is Reach.ALL_INPUTS
 
 
-TABLE = "models.accumulation.window:advance"
+TABLE = "gradproof.core.protocol:advance"
 
 
 def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:

@@ -23,7 +23,7 @@ from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.result import Result
 from gradproof.shadow.tape.patches import Nested, Patches
-from gradproof.shadow.tape.run_events import Event
+from gradproof.shadow.tape.run_events import SeenEvent
 
 if TYPE_CHECKING:
     from gradproof.shadow.follow.engine import Engine
@@ -43,7 +43,7 @@ HANDED_ON = frozenset({
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
 
 
-def states(events: list[Event]) -> Iterator[str]:
+def states(events: list[SeenEvent]) -> Iterator[str]:
     """After each event, how many micro-batches are in a gradient, and how many of them were applied, in words."""
     old, new, clipped = 0, 0, False
     for event in events:
@@ -62,13 +62,13 @@ class LoopEvents:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.list: list[Event] = []
+        self.list: list[SeenEvent] = []
         self.first = NOWHERE
         self._lines: dict[int, tuple[Any, Location, Location]] = {}
         self._gradients, self._weights = dict[int, Any](), dict[int, Any]()
         self._shapes, self._applied = set[Any](), set[int]()
 
-    def of(self, window: int, *kinds: str) -> list[Event]:
+    def of(self, window: int, *kinds: str) -> list[SeenEvent]:
         """The events before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
         found = [
             replace(event, kind=WRITE) if event.kind == MADE else event
@@ -80,7 +80,7 @@ class LoopEvents:
     def add(self, kind: str, location: Location | None = None, **more: Any) -> None:
         """Note an event."""
         engine = self.engine
-        self.list.append(Event(kind, location or engine.location(), engine.window, **more))
+        self.list.append(SeenEvent(kind, location or engine.location(), engine.window, **more))
 
     def began(self, root: torch.Tensor | None) -> None:
         """A backward pass begins."""
@@ -107,13 +107,13 @@ class LoopEvents:
             {"event": event.kind, "location": str(event.location), "window": event.window} for event in self._notable()
         ]
 
-    def inside(self, window: int, *kinds: str) -> list[Event]:
+    def inside(self, window: int, *kinds: str) -> list[SeenEvent]:
         """The events of some kinds between the first and the last backward pass of a window."""
         events = self.of(window)
         passes = [at for at, event in enumerate(events) if event.kind == BACKWARD] or [0]
         return [event for event in events[passes[0] : passes[-1]] if event.kind in kinds]
 
-    def early(self, window: int) -> list[Event]:
+    def early(self, window: int) -> list[SeenEvent]:
         """The writes of gradients before the first backward pass of a window, those that only empty them left out."""
         events = self.of(window)
         first = next((at for at, event in enumerate(events) if event.kind == BACKWARD), len(events))
@@ -124,9 +124,9 @@ class LoopEvents:
         last = next(reversed(self.of(window, BACKWARD)), None)
         return None if last is None else last.root if root and last.root is not NOWHERE else last.location
 
-    def _notable(self) -> list[Event]:
+    def _notable(self) -> list[SeenEvent]:
         """The events but those that concern no gradient; what one line does at once is one event."""
-        found: list[Event] = []
+        found: list[SeenEvent] = []
         for window in range(self.list[-1].window + 1 if self.list else 0):
             for event in self.of(window):
                 if event.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=event.operator) != event:

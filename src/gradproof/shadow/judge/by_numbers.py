@@ -23,7 +23,7 @@ from gradproof.shadow.judge.reported import Reported
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.run import Run
-from gradproof.shadow.tape.run_events import Event
+from gradproof.shadow.tape.run_events import SeenEvent
 
 CAUSES = (STALE, STEPS, CLIP, DATA)
 """Obligations whose refutation explains a gradient that differs, the first one first."""
@@ -174,10 +174,10 @@ class Refuter(Reported):
         """Whether each window has one backward pass."""
         return all(update.passes == 1 for update in self.updates)
 
-    def _clips(self, event: Event) -> bool:
+    def _clips(self, event: SeenEvent) -> bool:
         return event.operator.startswith(CLAMPS) or event.scaled
 
-    def _partial(self, at: int) -> list[Event]:
+    def _partial(self, at: int) -> list[SeenEvent]:
         """The writes of a window that clip or unscale its gradients before the last backward pass.
 
         A clip of what is unscaled later is one as well.

@@ -18,7 +18,7 @@ from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import run_events as kinds
 from gradproof.shadow.tape.held_state import Advancing, judged
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.run_events import Event, SeenPass
+from gradproof.shadow.tape.run_events import SeenEvent, SeenPass
 
 NAME = "GA-INV-003"
 HELP = "step the optimizer, and the schedule, once a window, after its last micro-batch"
@@ -72,7 +72,7 @@ class SeenWindow:
     """
 
     def __init__(
-        self, number: int, events: list[Event], following: SeenPass | None, monitor: Monitor, each: int = 1
+        self, number: int, events: list[SeenEvent], following: SeenPass | None, monitor: Monitor, each: int = 1
     ) -> None:
         self.number, self.events, length = number, events, monitor.epoch_batches
         self.passes = [event for event in events if event.kind == kinds.PASS and event.about is not None]
@@ -168,7 +168,7 @@ class StepRuling:
     def held(self) -> Iterator[tuple[Advancing, Location]]:
         """What is said of the entries that change between the micro-batches of a window."""
         for window in self.all:
-            entries: dict[Any, list[Event]] = {}
+            entries: dict[Any, list[SeenEvent]] = {}
             for event in window.events:
                 if event.kind == kinds.CHANGED:
                     entries.setdefault(event.about.key, []).append(event)
@@ -182,7 +182,7 @@ class StepRuling:
 
     def _twice(self, window: SeenWindow) -> Iterator[tuple[str, Location]]:
         """An optimizer applies a gradient again, or a schedule advances twice; Accelerate does so once a rank."""
-        before: dict[Any, Event] = {}
+        before: dict[Any, SeenEvent] = {}
         for event in window.events:
             if event.kind == kinds.STEP:
                 one = before.setdefault(event.about.optimizer, event)
@@ -295,7 +295,7 @@ class StepRuling:
         return Result(NAME, Outcome.UNKNOWN, why, counts[0].steps[0].location, help, "events", RECORDED)
 
 
-def left_over(events: Sequence[Event], length: int | None) -> int:
+def left_over(events: Sequence[SeenEvent], length: int | None) -> int:
     """Where in a window that is zeroed begins what is no rest of an epoch: the rest is shorter than what follows.
 
     `length`: the backward passes of an epoch, where that was given. 0 where no end of an epoch is shown.
@@ -310,7 +310,7 @@ def left_over(events: Sequence[Event], length: int | None) -> int:
     return 0
 
 
-def said(events: Iterable[Event], *names: str) -> Iterator[Reason]:
+def said(events: Iterable[SeenEvent], *names: str) -> Iterator[Reason]:
     """What is said of the events that are of a kind, or of which something is known."""
     for event in events:
         yield from ((SAID[n], event.location) for n in names if event.kind == n or getattr(event.about, n, False))

@@ -59,7 +59,7 @@ from gradproof.shadow.result import (
 from gradproof.shadow.tape.checksums import plain
 from gradproof.shadow.tape.monitor import Monitor
 from gradproof.shadow.tape.monitor_report import heard, monitored, reported
-from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, Event
+from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, SeenEvent
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {
@@ -470,7 +470,7 @@ class WithEvents:
         if late is not None and not clips:
             yield self._made("GA-INV-005", LATE, late.location)
 
-    def _clips(self, event: Event) -> bool:
+    def _clips(self, event: SeenEvent) -> bool:
         """Whether an event is a clip of some of the optimizer's gradients."""
         return event.kind == CLIP and bool(event.about & self.ruling.own)
 

@@ -114,7 +114,7 @@ class SeenPass:
 
 
 @dataclass(slots=True)
-class Event:
+class SeenEvent:
     """An event of a run: its line, and its window, counted from 0; of `check` the optimizer steps before it.
 
     `watch` knows more `about` it, where the window is recorded. `check` knows the `operator` that wrote, or made, a
@@ -145,10 +145,10 @@ class RunEvents:
         self.recorded: set[int] = set()
         self._kinds: dict[Kind, tuple[int, int]] = {}  # how many, and the first of them
         self._recorded: set[Kind] = set()
-        self.seen: dict[int, list[Event]] = {}
+        self.seen: dict[int, list[SeenEvent]] = {}
         self.facts = Facts()
 
-    def kept(self) -> list[list[Event]]:
+    def kept(self) -> list[list[SeenEvent]]:
         """The events of each recorded window."""
         return [own for number, own in sorted(self.seen.items()) if number in self.recorded]
 
@@ -157,22 +157,22 @@ class RunEvents:
         """Whether the present window is recorded."""
         return self.number in self.recorded
 
-    def keep(self, kind: str, about: Any = None) -> Event:
+    def keep(self, kind: str, about: Any = None) -> SeenEvent:
         """Note an event of the present window; before the first backward pass it belongs to none."""
-        made = Event(kind, user_location() if self.open else NOWHERE, self.number, about)
+        made = SeenEvent(kind, user_location() if self.open else NOWHERE, self.number, about)
         if self.open:
             self.seen.setdefault(self.number, []).append(made)
             self.stepped |= kind == STEP
         return made
 
-    def begins(self) -> Event:
+    def begins(self) -> SeenEvent:
         """A backward pass begins: the first of a window where a step came before."""
         if self.stepped:
             self._close()
         self.open = True
         return self.keep(PASS)
 
-    def wanted(self, event: Event) -> bool:
+    def wanted(self, event: SeenEvent) -> bool:
         """Whether an event is of a recorded window, or the first one after it."""
         return self.on or (self.number - 1 in self.recorded and self.seen[self.number][0] is event)
 
@@ -320,7 +320,7 @@ class WindowDetails:
         owned = self._owned()
         return bool(given) and all(isinstance(t, nn.Parameter) or id(t) in owned for t in given)
 
-    def began(self, event: Event, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+    def began(self, event: SeenEvent, seen: SeenPass, roots: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         """A pass has begun."""
         self.leaves.clear()
         self.reaching.clear()

@@ -6,8 +6,9 @@ step, and never for a skipped one (PyTorch: `scheduler.step()` follows an `optim
 Everything else breaks an obligation of the contract `gradient-accumulation-kernel-v1`, which the table names together
 with the reason.
 
-Two readers: the proofs of `symbolic/accumulation/window.py` (inductive invariants, for every N and every number of
-windows), and the trace check of a real step.
+Four readers: the proofs of `symbolic/accumulation/window.py` (inductive invariants, for every N and every number of
+windows), the trace check of a real step, the judge of `watch` (`shadow/judge/steps.py`) and that of `check`
+(`shadow/judge/by_terms.py`, `by_numbers.py`). The names of broken rules are for the readers: each has one text.
 
 Sources: clauses GA-INV-002, -003 and -005 of the contract; the bug classes ZERO, STEP, CLIP, SCHED and SCALE.
 """
@@ -68,18 +69,20 @@ def _inv(number: int, why: str) -> Breaks:
     return Breaks(f"GA-INV-{number:03d}", why)
 
 
-_EARLY_UNSCALE = Breaks("GA-EQ-001", "unscaled before the window was complete: the sum mixes two scales")
-_LOST = _inv(2, "zeroed before the step: gradients of this window are lost")
-_LATE_SYNC = Breaks("GA-EQ-001", "synchronised after the step: the applied gradient misses the other ranks")
-_EARLY_CLIP = _inv(5, "clipped before the last micro-batch")
-_EARLY_STEP = _inv(3, "stepped before the window was complete")
-_STALE = _inv(2, "accumulated onto a gradient that was already applied")
-_LONG = _inv(3, "the window received more micro-batches than it has")
-_UNAPPLIED = _inv(3, "the data ended with an unapplied gradient")
+EARLY_UNSCALE = Breaks("GA-EQ-001", "unscaled before the window was complete: the sum mixes two scales")
+LOST = _inv(2, "zeroed before the step: gradients of this window are lost")
+LATE_SYNC = Breaks("GA-EQ-001", "synchronised after the step: the applied gradient misses the other ranks")
+EARLY_CLIP = _inv(5, "clipped before the last micro-batch")
+EARLY_STEP = _inv(3, "stepped before the window was complete")
+STALE = _inv(2, "accumulated onto a gradient that was already applied")
+LONG = _inv(3, "the window received more micro-batches than it has")
+UNAPPLIED = _inv(3, "the run ended with a gradient that no step applied: its samples are lost")
 EXTRA = _inv(3, "a window beyond the end of the data")
-_OFF_SCHEDULE = _inv(3, "the schedule advanced without a step of its own")
-_TWICE = _inv(3, "stepped twice on one window")
-_LATE_CLIP = _inv(5, "clipped after the step")
+OFF_SCHEDULE = _inv(3, "the schedule advanced without a step of its own")
+STEPPED_TWICE = _inv(3, "stepped twice on one window")
+LATE_CLIP = _inv(5, "clipped after the step")
+SCALED_CLIP = _inv(5, "clipped before unscale: the norm was measured times the loss scale")
+CLIPPED_TWICE = _inv(5, "clipped twice")
 
 Rules = Mapping[tuple[State, Event], State | Fill | Breaks]
 
@@ -87,82 +90,82 @@ RULES: Rules = {
     (_S.CLEAN, _E.ZERO): _S.CLEAN,
     (_S.CLEAN, _E.ACCUMULATE): FILL,
     (_S.CLEAN, _E.SYNC): _S.CLEAN,
-    (_S.CLEAN, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.CLEAN, _E.CLIP): _EARLY_CLIP,
-    (_S.CLEAN, _E.STEP): _EARLY_STEP,
-    (_S.CLEAN, _E.SKIP): _EARLY_STEP,
-    (_S.CLEAN, _E.SCHEDULE): _OFF_SCHEDULE,
+    (_S.CLEAN, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.CLEAN, _E.CLIP): EARLY_CLIP,
+    (_S.CLEAN, _E.STEP): EARLY_STEP,
+    (_S.CLEAN, _E.SKIP): EARLY_STEP,
+    (_S.CLEAN, _E.SCHEDULE): OFF_SCHEDULE,
     (_S.CLEAN, _E.END): _S.CLEAN,
     (_S.DUE, _E.ZERO): _S.DUE,
     (_S.DUE, _E.ACCUMULATE): FILL,
     (_S.DUE, _E.SYNC): _S.DUE,
-    (_S.DUE, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.DUE, _E.CLIP): _EARLY_CLIP,
-    (_S.DUE, _E.STEP): _EARLY_STEP,
-    (_S.DUE, _E.SKIP): _EARLY_STEP,
+    (_S.DUE, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.DUE, _E.CLIP): EARLY_CLIP,
+    (_S.DUE, _E.STEP): EARLY_STEP,
+    (_S.DUE, _E.SKIP): EARLY_STEP,
     (_S.DUE, _E.SCHEDULE): _S.CLEAN,
     (_S.DUE, _E.END): _S.DUE,
-    (_S.OPEN, _E.ZERO): _LOST,
+    (_S.OPEN, _E.ZERO): LOST,
     (_S.OPEN, _E.ACCUMULATE): FILL,
     (_S.OPEN, _E.SYNC): _S.OPEN,
-    (_S.OPEN, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.OPEN, _E.CLIP): _EARLY_CLIP,
-    (_S.OPEN, _E.STEP): _EARLY_STEP,
-    (_S.OPEN, _E.SKIP): _EARLY_STEP,
-    (_S.OPEN, _E.SCHEDULE): _OFF_SCHEDULE,
-    (_S.OPEN, _E.END): _UNAPPLIED,
-    (_S.SCALED, _E.ZERO): _LOST,
-    (_S.SCALED, _E.ACCUMULATE): _LONG,
+    (_S.OPEN, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.OPEN, _E.CLIP): EARLY_CLIP,
+    (_S.OPEN, _E.STEP): EARLY_STEP,
+    (_S.OPEN, _E.SKIP): EARLY_STEP,
+    (_S.OPEN, _E.SCHEDULE): OFF_SCHEDULE,
+    (_S.OPEN, _E.END): UNAPPLIED,
+    (_S.SCALED, _E.ZERO): LOST,
+    (_S.SCALED, _E.ACCUMULATE): LONG,
     (_S.SCALED, _E.SYNC): _S.SCALED,
     (_S.SCALED, _E.UNSCALE): _S.FULL,
-    (_S.SCALED, _E.CLIP): _inv(5, "clipped before unscale: the norm was measured times the loss scale"),
+    (_S.SCALED, _E.CLIP): SCALED_CLIP,
     (_S.SCALED, _E.STEP): _S.STEPPED,
     (_S.SCALED, _E.SKIP): _S.SKIPPED,
-    (_S.SCALED, _E.SCHEDULE): _OFF_SCHEDULE,
-    (_S.SCALED, _E.END): _UNAPPLIED,
-    (_S.FULL, _E.ZERO): _LOST,
-    (_S.FULL, _E.ACCUMULATE): _LONG,
+    (_S.SCALED, _E.SCHEDULE): OFF_SCHEDULE,
+    (_S.SCALED, _E.END): UNAPPLIED,
+    (_S.FULL, _E.ZERO): LOST,
+    (_S.FULL, _E.ACCUMULATE): LONG,
     (_S.FULL, _E.SYNC): _S.FULL,
     (_S.FULL, _E.UNSCALE): Breaks("GA-EQ-001", "unscaled a gradient that carries no scale"),
     (_S.FULL, _E.CLIP): _S.CLIPPED,
     (_S.FULL, _E.STEP): _S.STEPPED,
     (_S.FULL, _E.SKIP): _S.SKIPPED,
-    (_S.FULL, _E.SCHEDULE): _OFF_SCHEDULE,
-    (_S.FULL, _E.END): _UNAPPLIED,
-    (_S.CLIPPED, _E.ZERO): _LOST,
-    (_S.CLIPPED, _E.ACCUMULATE): _inv(5, "clipped before the last micro-batch"),
+    (_S.FULL, _E.SCHEDULE): OFF_SCHEDULE,
+    (_S.FULL, _E.END): UNAPPLIED,
+    (_S.CLIPPED, _E.ZERO): LOST,
+    (_S.CLIPPED, _E.ACCUMULATE): EARLY_CLIP,
     (_S.CLIPPED, _E.SYNC): _inv(5, "clipped before the ranks were summed"),
     (_S.CLIPPED, _E.UNSCALE): _inv(5, "clipped before unscale"),
-    (_S.CLIPPED, _E.CLIP): _inv(5, "clipped twice"),
+    (_S.CLIPPED, _E.CLIP): CLIPPED_TWICE,
     (_S.CLIPPED, _E.STEP): _S.STEPPED,
     (_S.CLIPPED, _E.SKIP): _S.SKIPPED,
-    (_S.CLIPPED, _E.SCHEDULE): _OFF_SCHEDULE,
-    (_S.CLIPPED, _E.END): _UNAPPLIED,
+    (_S.CLIPPED, _E.SCHEDULE): OFF_SCHEDULE,
+    (_S.CLIPPED, _E.END): UNAPPLIED,
     (_S.STEPPED, _E.ZERO): _S.DUE,
-    (_S.STEPPED, _E.ACCUMULATE): _STALE,
-    (_S.STEPPED, _E.SYNC): _LATE_SYNC,
-    (_S.STEPPED, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.STEPPED, _E.CLIP): _LATE_CLIP,
-    (_S.STEPPED, _E.STEP): _TWICE,
-    (_S.STEPPED, _E.SKIP): _TWICE,
+    (_S.STEPPED, _E.ACCUMULATE): STALE,
+    (_S.STEPPED, _E.SYNC): LATE_SYNC,
+    (_S.STEPPED, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.STEPPED, _E.CLIP): LATE_CLIP,
+    (_S.STEPPED, _E.STEP): STEPPED_TWICE,
+    (_S.STEPPED, _E.SKIP): STEPPED_TWICE,
     (_S.STEPPED, _E.SCHEDULE): _S.SCHEDULED,
     (_S.STEPPED, _E.END): _S.STEPPED,
     (_S.SCHEDULED, _E.ZERO): _S.CLEAN,
-    (_S.SCHEDULED, _E.ACCUMULATE): _STALE,
-    (_S.SCHEDULED, _E.SYNC): _LATE_SYNC,
-    (_S.SCHEDULED, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.SCHEDULED, _E.CLIP): _LATE_CLIP,
-    (_S.SCHEDULED, _E.STEP): _TWICE,
-    (_S.SCHEDULED, _E.SKIP): _TWICE,
-    (_S.SCHEDULED, _E.SCHEDULE): _OFF_SCHEDULE,
+    (_S.SCHEDULED, _E.ACCUMULATE): STALE,
+    (_S.SCHEDULED, _E.SYNC): LATE_SYNC,
+    (_S.SCHEDULED, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.SCHEDULED, _E.CLIP): LATE_CLIP,
+    (_S.SCHEDULED, _E.STEP): STEPPED_TWICE,
+    (_S.SCHEDULED, _E.SKIP): STEPPED_TWICE,
+    (_S.SCHEDULED, _E.SCHEDULE): OFF_SCHEDULE,
     (_S.SCHEDULED, _E.END): _S.SCHEDULED,
     (_S.SKIPPED, _E.ZERO): _S.CLEAN,
-    (_S.SKIPPED, _E.ACCUMULATE): _STALE,
-    (_S.SKIPPED, _E.SYNC): _LATE_SYNC,
-    (_S.SKIPPED, _E.UNSCALE): _EARLY_UNSCALE,
-    (_S.SKIPPED, _E.CLIP): _LATE_CLIP,
-    (_S.SKIPPED, _E.STEP): _TWICE,
-    (_S.SKIPPED, _E.SKIP): _TWICE,
+    (_S.SKIPPED, _E.ACCUMULATE): STALE,
+    (_S.SKIPPED, _E.SYNC): LATE_SYNC,
+    (_S.SKIPPED, _E.UNSCALE): EARLY_UNSCALE,
+    (_S.SKIPPED, _E.CLIP): LATE_CLIP,
+    (_S.SKIPPED, _E.STEP): STEPPED_TWICE,
+    (_S.SKIPPED, _E.SKIP): STEPPED_TWICE,
     (_S.SKIPPED, _E.SCHEDULE): _inv(3, "the schedule advanced after a step that the scaler skipped"),
     (_S.SKIPPED, _E.END): _S.SKIPPED,
 }
@@ -172,7 +175,7 @@ if set(RULES) != {(s, e) for s in State for e in Event}:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Replayed:
     """One event of a trace, as it fared: its index, the state before it and the verdict of the table."""
 
     index: int
@@ -193,12 +196,12 @@ def advance(
     return State.SCALED if scaled else State.FULL
 
 
-def replay(events: Iterable[Event], sizes: Iterable[int], scaled: bool = False) -> list[Step]:
+def replay(events: Iterable[Event], sizes: Iterable[int], scaled: bool = False) -> list[Replayed]:
     """Run a trace through the table, stopping at the first broken rule.
 
     `sizes` are the numbers of micro-batches of the successive windows (the last may be a short tail).
     """
-    trace: list[Step] = []
+    trace: list[Replayed] = []
     state, left, pending = State.CLEAN, 0, iter(sizes)
     for index, event in enumerate(events):
         opens = event is Event.ACCUMULATE and state in (State.CLEAN, State.DUE)
@@ -206,7 +209,7 @@ def replay(events: Iterable[Event], sizes: Iterable[int], scaled: bool = False) 
         after = EXTRA if opens and not left else advance(state, event, last=left <= 1, scaled=scaled)
         left -= event is Event.ACCUMULATE
         broken = after if isinstance(after, Breaks) else None
-        trace.append(Step(index, state, event, broken))
+        trace.append(Replayed(index, state, event, broken))
         if isinstance(after, Breaks):
             return trace
         state = after
