@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import Event
 from gradproof.shadow.follow.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.follow.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
 from gradproof.shadow.follow.terms import NOBODY, TRAINED, Combination, Terms
-from gradproof.shadow.judge.by_terms import CLIP, CROSSED, DATA, EQ, LOSS, STALE, STEPS, WIDTH
+from gradproof.shadow.judge.by_terms import CLIP, CROSSED, DATA, EQ, LOSS, STALE, STEPS, WIDTH, ruled
 from gradproof.shadow.judge.followed import Followed
 from gradproof.shadow.judge.reported import Reported
 from gradproof.shadow.locations import NOWHERE, Location
@@ -247,18 +248,17 @@ class Refuter(Reported):
     def counted(self) -> Refutations:
         """Of several optimizers, one that steps once a window by the full batch, and more often by micro-batches."""
         mine, full = (Counter(update.order for update in updates) for updates in (self.updates, self.theirs))
-        windows = len(self.sizes)
         for update in self.updates if self.optimizers > 1 and mine.keys() == full.keys() and not self.idle() else ():
-            if full[update.order] == windows < mine[update.order]:
-                made = f"an optimizer makes {mine[update.order]} steps in {windows} windows"
-                yield self._refuted(STEPS, f"{made}, and {windows} by the full batch", update.location)
+            if full[update.order] == len(self.sizes) < mine[update.order]:
+                made = f"an optimizer makes {mine[update.order]} steps, and {full[update.order]} by the full batch"
+                yield self._refuted(STEPS, made, update.location)
 
     def leftover(self) -> Refutations:
         """Backward passes after the last step, whose gradients no step applies; a loss scaler may leave a step out."""
         passes = [] if len(self.updates) in self.facts.unscaled else self.events.of(len(self.updates), BACKWARD)
-        if self.run.tail and len(self.updates) < self.asked and passes and self.optimizers == 1:
-            reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
-            yield self._refuted(STEPS, reason, passes[-1].location)
+        owed = self.run.tail and len(self.updates) < self.asked and self.optimizers == 1
+        if owed and (why := ruled(len(passes), len(passes), Event.END)):
+            yield self._refuted(STEPS, f"{why}: {len(passes)} backward passes", passes[-1].location)
 
     def again(self) -> Refutations:
         """A step without a backward pass since the step before. A clip in between changes nothing of that."""
@@ -267,18 +267,17 @@ class Refuter(Reported):
             if update.passes or written or update.optimizer not in {u.optimizer for u in self.updates[:at]}:
                 continue
             bare, before = ([self.bared(value) for value in self.updates[i].gradients.values()] for i in (at, at - 1))
-            if any(bare) and bare == before:
-                reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
-                yield self._refuted(STEPS, reason, update.location)
+            if any(bare) and bare == before and (why := ruled(0, 1, Event.STEP)):
+                yield self._refuted(STEPS, f"{why}: step {at + 1} applies the gradient of step {at}", update.location)
 
     def early(self) -> Refutations:
         """A step after another number of backward passes than the window has micro-batches."""
-        pairs = zip(self.updates, self.theirs, strict=True) if self.paired and self.optimizers == 1 else ()
-        for at, (update, other) in enumerate(pairs):
-            asked = self.sizes[self.windows[at] % len(self.sizes)] // self.run.micro_batch_size
-            whole = {asked * other.passes} | ({1} if self._one_pass() else set())
-            if update.passes not in whole and difference(self.facts, self.other, at) is not None:
-                reason = f"step {at + 1} comes after {update.passes} backward passes; its window has {asked}"
+        alone = self.paired and self.optimizers == 1 and not self._one_pass()
+        for at, (update, other) in enumerate(zip(self.updates, self.theirs, strict=True) if alone else ()):
+            passes, asked = update.passes, self.batches[at] * other.passes
+            differs = (passes or asked) and difference(self.facts, self.other, at) is not None
+            if differs and (why := ruled(passes, asked, Event.STEP)):
+                reason = f"{why}: step {at + 1} comes after {passes} backward passes, and its window has {asked}"
                 yield self._refuted(STEPS, reason, update.location)
 
     def written(self) -> Refutations:

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import Event, replay
 from gradproof.shadow.follow.facts import DOMAIN, Difference, RunFacts, Update, difference
 from gradproof.shadow.follow.loop_events import BACKWARD, READ
 from gradproof.shadow.follow.runs import Real
@@ -44,6 +45,13 @@ BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
 SHOWN = 4
 FAR = Fraction(1, 1000)
 """How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
+
+
+def ruled(passes: int, size: int, then: Event) -> str:
+    """The rule of the window table that breaks after so many passes, of a window of `size`, or right after a step."""
+    given = [Event.ACCUMULATE] * passes if passes else [Event.ACCUMULATE, Event.STEP]
+    last = replay([*given, then], [size if passes else 1])[-1]
+    return last.broken.why if last.broken else ""
 
 
 class Judging:
@@ -90,7 +98,7 @@ class Judge(Judging):
     """The obligations of one function, by its two runs, on one of several ranks.
 
     `cycles`: how often it goes over its windows: as often in both runs, or once. `windows`: the window of each
-    optimizer step, counted for each optimizer. `samples`: those of its summands.
+    optimizer step, counted for each optimizer. `batches`: its micro-batches. `samples`: those of its summands.
     """
 
     def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> None:
@@ -112,6 +120,7 @@ class Judge(Judging):
         self.cycles = max(1, steps // each) if self.paired and steps % each == 0 else 1
         turns = defaultdict[int, Iterator[int]](count)
         self.windows = [next(turns[update.optimizer]) for update in self.updates]
+        self.batches = [self.sizes[at % len(self.sizes)] // run.micro_batch_size for at in self.windows]
         self.samples = [self._samples(update) for update in self.updates]
         self.unequal = self._first_unequal()
 
@@ -376,10 +385,9 @@ class Judge(Judging):
         # each window has as many backward passes as micro-batches, or as many for each of them
         theirs = [self._passes(self.full, at) for at in range(len(self.theirs))]
         for number, (update, at) in enumerate(zip(self.updates, self.windows, strict=True)):
-            batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = theirs[number] if number < len(theirs) else 0
             each = full if self.optimizers > 1 or not theirs else theirs[-1]
-            fitting = {each * batches} | ({1} if each == 1 else set())
+            fitting = {each * self.batches[number]} | ({1} if each == 1 else set())
             if full != each or not each or self._passes(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
                 yield reason, update.location
@@ -396,9 +404,11 @@ class Judge(Judging):
         if not self.paired and self.optimizers == 1:
             reason = f"{len(made)} optimizer steps in {asked} windows"
             if len(made) != asked and not self.idle():
-                early = len(made) > asked and made[0].passes < self.run.accum_steps
-                line, help = made[0 if early else -1].location, "step once after each window"
-                return self._result(STEPS, Outcome.REFUTED, reason, line, help)
+                each, left = (self.theirs[-1].passes if self.theirs else 1), len(self.events.of(len(made), BACKWARD))
+                rules = [ruled(update.passes, self.batches[at] * each, Event.STEP) for at, update in enumerate(made)]
+                at, why = next(((at, why) for at, why in enumerate(rules) if why), (-1, ruled(left, left, Event.END)))
+                reason, help = ": ".join(filter(None, (reason, why))), "step once after each window"
+                return self._result(STEPS, Outcome.REFUTED, reason, made[at].location, help)
             reason = f"{reason}, and {len(self.theirs)} by the full batch; or the optimizer accumulates by itself"
             return self._open(STEPS, reason, made[-1].location)
         held = f"{asked} steps, each of one window, with the full batch's parameters"

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import CLIPPED_TWICE, EARLY_STEP, EARLY_UNSCALE, LATE_CLIP, LOST, SCALED_CLIP, Breaks
 from gradproof.shadow.follow.facts import DOMAIN, PassedLimit
 from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.rows import digests
@@ -39,7 +40,8 @@ from gradproof.shadow.follow.terms import HELP, UNIT, TimeLimit
 from gradproof.shadow.follow.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
 from gradproof.shadow.judge.losses import close
 from gradproof.shadow.judge.one_run import OneRun
-from gradproof.shadow.judge.steps import EARLY, SeenWindow, StepRuling, left_over
+from gradproof.shadow.judge.seen_windows import SeenWindow, left_over
+from gradproof.shadow.judge.steps import StepRuling
 from gradproof.shadow.judge.weights import WindowWeights
 from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
@@ -265,7 +267,7 @@ class ScriptWatch(Monitor):
         """The results of the values, and of the events beside them. Where there is a doubt, nothing holds by values."""
         with self.engine.terms.clock:
             results = {one.obligation: one for one in judge.results()}
-        found.assumptions += [*judge.assumptions(), *ruling.assumptions()] if results else []
+        found.assumptions += [*judge.assumptions(), *ruling.assumptions] if results else []
         found.taken = judge.taken() if results else []
         decided = {one.obligation for one in results.values() if one.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
         found.weights = judge.shares() if "GA-EQ-001" in decided else []
@@ -378,12 +380,7 @@ def beside_refuted(results: Mapping[str, Result]) -> None:
 # -- Refutations that need the values and the events of a run together.
 #
 # Values show that a gradient is missing, or has two scales. Events show the line, and that nothing else explains it.
-LOST = "zeroed before the step: gradients of this window are lost"
-MAYBE = "zeroed before the step: gradients of this window are lost, or were those of another pass than a micro-batch's"
-MIXED = "unscaled before the window was complete: the sum mixes two scales"
-SCALED = "clipped before unscale: the norm was measured times the loss scale"
-TWICE = "clipped twice"
-LATE = "clipped after the step"
+MAYBE = ", or were those of another pass than a micro-batch's"
 DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
 EVENT_HELP = {
     "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
@@ -403,7 +400,7 @@ class WithEvents:
         """What is wrong; nothing where something unusual was seen."""
         if self.judge.facts.lost or self.ruling.strange():
             return
-        early = any(why == EARLY for why, _ in self.ruling.broken())
+        early = any(rule == EARLY_STEP for rule, _ in self.ruling.broken())
         if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
             yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
         count, line = self.judge.dropped()
@@ -411,7 +408,7 @@ class WithEvents:
         every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [1.0]]
         divided = by == {count} or all(close(number * count, 1) for number in every)
         if divided and count > 2 and line is not None:  # a half is usual
-            yield self._made("GA-DATA-001", DROPPED.format(count - 1, count, count), line)
+            yield self._made(Breaks("GA-DATA-001", DROPPED.format(count - 1, count, count)), line)
         seen = {window.number: window for window in self.ruling.windows}
         yield from (one for window in seen.values() for one in self._nothing(window))
         several = len({window.step.optimizer for window in self.judge.windows}) > 1
@@ -421,15 +418,16 @@ class WithEvents:
                 yield from self._lost(window)
                 yield from self._scales(window, own)
 
-    def _made(self, name: str, why: str, location: Location) -> Result:
-        return Result(name, Outcome.REFUTED, why, location, EVENT_HELP[name], "events", RECORDED)
+    def _made(self, rule: Breaks, location: Location) -> Result:
+        name = rule.obligation
+        return Result(name, Outcome.REFUTED, rule.why, location, EVENT_HELP[name], "events", RECORDED)
 
     def _nothing(self, window: SeenWindow) -> Iterator[Result]:
         """Every gradient was zeroed, and the step has none."""
         after = reversed(window.before_step)
         last = next((event for event in after if event.kind in (PASS, ZERO)), None)
         if last is not None and last.kind == ZERO and not any(event.about.held for event in window.steps):
-            yield self._made("GA-INV-002", LOST, last.location)
+            yield self._made(LOST, last.location)
 
     def _lost(self, window: WindowWeights) -> Iterator[Result]:
         """Gradients are zeroed before the step, and nothing is put into their place.
@@ -444,9 +442,9 @@ class WithEvents:
         gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
         location = window.runs[at[0]].emptied
         if not gone & window.samples and after < self.ruling.n and location is not None:
-            made = self._made("GA-INV-002", LOST, location)
+            made = self._made(LOST, location)
             if not self.ruling.given and after > at[-1]:
-                made.outcome, made.reason, made.help = Outcome.UNKNOWN, MAYBE, "give --accum-steps"
+                made.outcome, made.reason, made.help = Outcome.UNKNOWN, LOST.why + MAYBE, "give --accum-steps"
             yield made
 
     def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
@@ -457,18 +455,18 @@ class WithEvents:
         clips = [i for i, event in enumerate(events) if self._clips(event)]
         if unscaled and scale != (UNIT, {}):
             if any(event.kind == PASS and event.about is not None for event in events[unscaled[0] :]):
-                yield self._made("GA-EQ-001", MIXED, events[unscaled[0]].location)
+                yield self._made(EARLY_UNSCALE, events[unscaled[0]].location)
             first = next((i for i in clips if i < unscaled[0]), None)
             if first is not None and not any(event.kind == ZERO for event in events[first : unscaled[0]]):
-                yield self._made("GA-INV-005", SCALED, events[first].location)
+                yield self._made(SCALED_CLIP, events[first].location)
         for i, j in pairwise(clips):
             between = {event.kind for event in events[i:j]} & {PASS, ZERO}
             if events[i].about & events[j].about and not between:
-                yield self._made("GA-INV-005", TWICE, events[j].location)
+                yield self._made(CLIPPED_TWICE, events[j].location)
         zeroed = next((i for i, event in enumerate(after) if event.kind == ZERO), len(after))
         late = next((event for event in after[:zeroed] if self._clips(event)), None)
         if late is not None and not clips:
-            yield self._made("GA-INV-005", LATE, late.location)
+            yield self._made(LATE_CLIP, late.location)
 
     def _clips(self, event: SeenEvent) -> bool:
         """Whether an event is a clip of some of the optimizer's gradients."""
