@@ -145,7 +145,8 @@ class StepRuling:
     def odd(self) -> Iterator[Reason]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
         if self.apart:
-            yield "several optimizers step in turn: which of them a backward pass is for is not shown", None
+            turns = "several optimizers step in turn: which of them a backward pass is for is not shown"
+            yield turns, self.steps[0].location
         own = [{e.about.own for e in each} for each in grouped(self.events, STEP, attrgetter("optimizer"))]
         if sum(len(joined(each)) for each in own) > len(self.own):
             yield "two optimizers were given the same weights", None
