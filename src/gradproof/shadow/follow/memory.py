@@ -462,7 +462,7 @@ class Meetings:
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self._rows: list[tuple[tuple[int, int], Geometry, Sequence[int], set[int], Any]] = []
+        self._rows: list[tuple[tuple[int, int], tuple[int, ...], set[int], Any]] = []
         self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
         self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
@@ -520,9 +520,9 @@ class Meetings:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
 
-    def rows(self, names: Sequence[int], tables: set[int], geometry: Geometry, at: tuple[int, int], line: Any) -> None:
+    def rows(self, names: Sequence[int], tables: set[int], at: tuple[int, int], line: Any) -> None:
         """Rows of samples, by what they are called, and the storages that they were taken from."""
-        self._rows.append((at, geometry, names, tables, line))
+        self._rows.append((at, tuple(names), tables, line))
 
     @property
     def reused(self) -> Iterator[tuple[Any, set[int]]]:
@@ -530,15 +530,15 @@ class Meetings:
 
         What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart.
         """
-        taken = {(table, at) for at, _, _, tables, _ in self._rows for table in tables}
+        taken = {(table, at) for at, _, tables, _ in self._rows for table in tables}
         several = {table for table, number in Counter(table for table, _ in taken).items() if number > 1}
         before, again = defaultdict[int, list[Any]](list), dict[Any, list[Any]]()
-        for at, geometry, names, tables, line in self._rows:
+        for at, names, tables, line in self._rows:
             if tables & several:
-                found = {row: self._earlier(before[name], at, geometry) for row, name in enumerate(names)}
+                found = {row: self._earlier(before[name], at, names) for row, name in enumerate(names)}
                 again.setdefault(at, []).append((line, {row: one for row, one in found.items() if one is not None}))
             for name in names:
-                before[name].append((at, geometry))
+                before[name].append((at, names))
         for (_, number), entries in again.items():
             first = entries[0][1]
             rows = [row for row in first if all(row in found for _, found in entries)]
@@ -546,8 +546,8 @@ class Meetings:
                 yield entries[0][0], {number, first[rows[0]]}
 
     @staticmethod
-    def _earlier(before: list[tuple[tuple[int, int], Geometry]], at: tuple[int, int], geometry: Geometry) -> int | None:
-        other = (own for own, size in before if own[0] != at[0] or (own[1] != at[1] and size != geometry))
+    def _earlier(before: list[tuple[tuple[int, int], Any]], at: tuple[int, int], names: tuple[int, ...]) -> int | None:
+        other = (own for own, all_of in before if own[0] != at[0] or (own[1] != at[1] and all_of != names))
         found = next(other, None)
         return None if found is None else found[1]
 

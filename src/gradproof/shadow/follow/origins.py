@@ -253,7 +253,7 @@ class _Resolver:
         yield from self._part(node, node.attr, parsed(self._object(node.value, frame)), frame, depth)
 
     def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Evaluated]:
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else integer(node.slice)
         tensor = self._sized(node.value, frame)
         if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
             yield self._size(tensor, key % tensor.dim(), node, frame)
@@ -369,8 +369,8 @@ class _Resolver:
         tensor = self._object(func.value, frame)
         if not isinstance(tensor, torch.Tensor):
             return
-        axis = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
-        if func.attr == "size" and isinstance(axis, int) and tensor.dim():
+        axis = next((integer(one) for one in (*node.args, *(key.value for key in node.keywords))), None)
+        if func.attr == "size" and axis is not None and tensor.dim():
             yield self._size(tensor, axis % tensor.dim(), node, frame)
         if func.attr == "numel":
             sizes = [self._size(tensor, axis, node, frame) for axis in range(tensor.dim())]
@@ -557,6 +557,13 @@ def operands(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.AugAssign):
         return [node.value]
     return [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+
+
+def integer(node: ast.AST) -> int | None:
+    """A whole number as it is written, with its sign."""
+    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+    value = getattr(node.operand if isinstance(node, ast.UnaryOp) else node, "value", None)
+    return sign * value if type(value) is int else None
 
 
 def plain(value: Any) -> float | None:

@@ -32,7 +32,7 @@ from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, rea
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.tape.checksums import plain
+from gradproof.shadow.tape.checksums import inside, plain
 from gradproof.shadow.tape.held_state import HeldState
 from gradproof.shadow.tape.patches import Nested, params_of, states
 
@@ -315,7 +315,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
-        if self.closed or not self.awake or self.in_backward:
+        if self.closed or not self.awake or self.in_backward or any(map(inside, tensors_in(roots))):
             return
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
@@ -335,7 +335,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     @guarded
     def ended(self, found: Any) -> None:
         """A backward pass has ended: what it added to each gradient, or returned."""
-        if self.closed or not self.awake or self.in_backward or not self.runs:
+        if self.closed or not self.awake or self.in_backward or not self.runs or any(map(inside, tensors_in(found))):
             return
         run = self.runs[-1]
         returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}

@@ -11,8 +11,11 @@ before is preparation of data, and says nothing of a micro-batch; what is done a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.follow.memory import Geometry, dense, geometry_of, weakly
 from gradproof.shadow.follow.terms import Shape
+from gradproof.shadow.locations import Location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.tape.checksums import BITS, plain
 
@@ -55,9 +59,10 @@ class Movement:
     """A tensor of data, and the movement that made it: an operator, with nodes in the place of tensors.
 
     `taken`: the axis along which its rows were taken out of a larger tensor, or joined one by one; `chosen`: it is one
-    of the first axis of a larger tensor. `joined`: it is several, one after the other. `fetch`: the number of the batch
-    of a data loader that it is; `fetches`: those that it is made of. `first`: where its first element lies, in bytes,
-    for a tensor that no movement made.
+    of the first axis of a larger tensor. `joined`: it is several, one after the other; `stacked`: one beside the other.
+    `fetch`: the number of the batch of a data loader that it is; `fetches`: those that it is made of. `first`: where
+    its first element lies, in bytes, for a tensor that no movement made. `outside`: the line where code outside of
+    torch made its rows.
     """
 
     shape: Shape
@@ -67,6 +72,7 @@ class Movement:
     taken: int | None = None
     chosen: bool = False
     joined: bool = False
+    stacked: bool = False
     blank: bool = False
     fetch: int | None = None
     fetches: frozenset[int] = frozenset()
@@ -74,6 +80,7 @@ class Movement:
     first: int = 0
     steps: Shape = ()
     depth: int = 0
+    outside: Location | None = None
 
     def rows(self, axis: int, first: int = 0, each: int = 1) -> torch.Tensor:
         """The number of its row along an axis, for each element."""
@@ -99,6 +106,7 @@ class Storage:
     home: tuple[Geometry, int, Movement] | None = None
     blank: bool = False
     fetch: int | None = None
+    outside: Location | None = None
 
 
 class Rows:
@@ -144,7 +152,9 @@ class Rows:
                 return Movement(shape, (home,), call, fetches=home.fetches, depth=home.depth + 1)
         steps = tuple(by * width for by in stride)
         fetches = frozenset() if held.fetch is None else frozenset({held.fetch})
-        return Movement(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
+        made = Movement(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
+        made.outside = held.outside if shape[:1] > (1,) else None
+        return made
 
     def _put(self, tensor: torch.Tensor, node: Movement, own: bool) -> None:
         """What made a tensor. `own`: its storage as well."""
@@ -219,6 +229,7 @@ class Rows:
         node.depth = 1 + max(one.depth for one in parents)
         node.blank = all(one.blank for one in parents)
         node.joined = base == "cat" or any(one.joined for one in parents)
+        node.stacked = base == "stack"
         dim = next((arg for arg in args[1:2] if isinstance(arg, int)), 0)
         before = parents[0].shape
         if base in ("slice", "narrow", "index_select", "stack", "cat"):
@@ -296,10 +307,27 @@ class Rows:
             known = (node.parents or node.fetch is not None) and node.depth < DEEP
             held.home = (geometry, width, held.nodes.get((geometry, width)) or again(node)) if known else None
 
-    def gives(self, tensor: torch.Tensor, number: int) -> None:
-        """A data loader gave a tensor: its rows are the samples of a micro-batch."""
-        held = self._storage(tensor)
-        node = Movement(tuple(tensor.shape), fetch=number, fetches=frozenset({number}))
+    def comes(self, tensor: torch.Tensor, line: Location) -> None:
+        """Code outside of torch, as NumPy, made the rows of a tensor."""
+        self._storage(tensor).outside = line
+
+    def made_outside(self, node: Movement) -> Location | None:
+        """The line where code outside of torch made the rows of a micro-batch, all at once; else None.
+
+        Rows that were taken from a larger tensor, or put together one by one, are known by it.
+        """
+        stack = [node]
+        while stack:
+            one = stack.pop()
+            if one.outside is not None:
+                return one.outside
+            stack += [] if one.taken is not None or one.chosen or one.stacked else one.parents
+        return None
+
+    def gives(self, tensor: torch.Tensor, number: int, outside: Location | None = None) -> None:
+        """A data loader gave a tensor: its rows are the samples of a micro-batch. `outside`: a worker made it."""
+        held, before = self._storage(tensor), self.made_outside(self.node(tensor))
+        node = Movement(tuple(tensor.shape), fetch=number, fetches=frozenset({number}), outside=outside or before)
         node.first, node.steps = held.base, tuple(by * tensor.element_size() for by in tensor.stride())
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
         if whole:
@@ -389,14 +417,56 @@ class Rows:
         with torch.no_grad(), _disable_current_modes():
             return _hashed(self.ids(tensor), axis).add_(digests(tensor, axis)).tolist()
 
-    def tables(self, tensor: torch.Tensor) -> set[int]:
-        """The storages that a tensor was taken from, by their first bytes."""
-        return {one.first for one in _above(self.node(tensor)) if not one.parents and not one.blank}
+    def tables(self, tensor: torch.Tensor) -> dict[int, Movement]:
+        """What a tensor was taken from, by its first byte."""
+        return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
+
+    def lie(self, tensor: torch.Tensor, axis: int) -> tuple[int, list[Fraction]]:
+        """Where in its one table each row along an axis begins, as a part of it, and the rows of that table.
+
+        Nothing where it was taken from several, or a row has no place.
+        """
+        tables = [*self.tables(tensor).values()]
+        if len(tables) != 1 or not tables[0].steps or not tables[0].steps[0]:
+            return 0, []
+        found, size = self.ids(tensor), tables[0].shape[0]
+        least = found.movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
+        whole = size * tables[0].steps[0]
+        return size, [] if min(least) < 0 else [Fraction(place - tables[0].first, whole) for place in least]
 
 
 def along(numbers: torch.Tensor, axis: int, dims: int) -> torch.Tensor:
     """Numbers that lie along one axis of a tensor of so many: its other axes are broadcast."""
     return numbers.view([-1 if at == axis else 1 for at in range(dims)])
+
+
+def apart(own: torch.Tensor) -> tuple[int | None, list[int]]:
+    """The axis along which the elements of each row belong to one sample, and the sample of each row."""
+    if bool((own == MIXED).any()):
+        return None, []
+    many, found = 1 << 62, list[tuple[int, int, list[int]]]()
+    for axis in range(own.dim()):
+        rows = own.movedim(axis, 0).reshape(own.shape[axis], -1)
+        least, most = torch.where(rows < 0, many, rows).amin(1), rows.amax(1)
+        if bool(((least == most) | (most < 0)).all()):
+            found.append((axis, own.shape[axis], most.tolist()))
+    fits = [(len({*owners}) == size, len({*owners}) > 1, -axis) for axis, size, owners in found]
+    best = found[fits.index(max(fits))] if found else None
+    return (None, []) if best is None else (best[0], best[2])
+
+
+def in_parts(owners: Sequence[int], joined: bool) -> tuple[list[int], int, int]:
+    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns.
+
+    `joined`: they are one tensor after the other.
+    """
+    each = math.gcd(*(len([*run]) for _, run in itertools.groupby(owners)))
+    single = [*owners[::each]]
+    once = [*dict.fromkeys(single)]
+    turns, rest = divmod(len(single), len(once))
+    if not rest and single == once * turns and not (joined and turns > 1):
+        return once, each * turns, turns
+    return single, each, 1
 
 
 def digests(tensor: torch.Tensor, axis: int) -> torch.Tensor:

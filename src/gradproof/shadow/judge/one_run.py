@@ -48,6 +48,7 @@ SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before t
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
 TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
+MADE_OF_GRADIENTS = "what was made of gradients after their backward passes"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
@@ -248,10 +249,9 @@ class OneRun(Judging):
         first, own = windows[0], self.scale(windows[0]).own
         other = next((window for window in windows if self.scale(window).own != own), None)
         if other is not None:
-            names = ", ".join(sorted(text for text, _ in self.scale(other).own ^ own))
-            reason = (
-                f"{names} scales the loss of one of the windows {first.shown} and {other.shown}, and not of the other"
-            )
+            names = ", ".join(sorted({text for text, _ in self.scale(other).own ^ own}))
+            both = f"one of the windows {first.shown} and {other.shown}"
+            reason = f"{names} scales the loss of {both}, and not of the other, or is another number there"
             return self._open(EQ, reason, self._losses(other))
         words = "; ".join(dict.fromkeys(self.scale(window).words for window in windows))
         return self._result(EQ, Outcome.HOLDS, f"each sample of a window has one weight in each gradient; {words}")
@@ -293,7 +293,9 @@ class OneRun(Judging):
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
         axis = [self.samples_said()] * self.engine.first_axis
-        return [*said(one for scale in self.scales.values() for one in scale.taken), *filter(None, axis)]
+        numbers = said(one for scale in self.scales.values() for one in scale.taken)
+        rows = said((why, f"{[*shape]} at {line}") for (why, line), shape in self.engine.taken.items())
+        return [*numbers, *filter(None, axis), *rows]
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -349,9 +351,11 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if self.lengths or not self._simple(window):
+        changed = any(self.bared(value).keys() - window.arrived for value in window.step.gradients.values())
+        if self.lengths or changed or not self._simple(window):
             how = "the lengths of their batches" if self.lengths else "numbers that the step computes"
-            reason, outcome = f"{reason}, by {how}", Outcome.UNKNOWN
+            reason, outcome = f"{reason}, by {MADE_OF_GRADIENTS if changed else how}", Outcome.UNKNOWN
+            help = self.undecided if changed else help
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:

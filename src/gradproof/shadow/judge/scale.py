@@ -87,7 +87,7 @@ class Scale:
 
     `total`: by what the weight of a sample is that of the full batch, where it is known. `taken`: what was assumed.
     `shared`: a part of the losses is made of no sample. `divisor`: the N of other windows, which divides.
-    `own`: the names, and powers, of what scales a whole loss besides N and rows.
+    `own`: what scales a whole loss besides N and rows, and what it is.
     """
 
     outcome: Outcome
@@ -248,14 +248,14 @@ class Factors:
         plain = self.rest != 1 and any(close(float(self.rest), by) for by in powers)
         return [*found, *([near(self.rest)] if plain else [])]
 
-    def divisor(self, of: int, *kinds: str) -> list[Number]:
-        """The numbers of some kinds that divide the whole loss, and together are N, or the rows."""
-        bare = [one for one in self.own if one[0].kind in kinds and one[0].whole]
+    def divisor(self, of: int) -> list[Number]:
+        """The numbers in the text that divide the whole loss, and together are N, or the rows."""
+        bare = [one for one in self.own if one[0].kind == WRITTEN and one[0].whole]
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for number, power in by:
             if isclose(number.value**-power, of):
                 return [number]
-        whole = len(by) == len(self.own) and all(number.kind == WRITTEN for number, _ in by)
+        whole = len(by) == len(self.own)
         return [n for n, _ in by] if whole and isclose(prod(n.value**-p for n, p in by), of) else []
 
     def explains(self, mean: bool) -> bool:
@@ -285,12 +285,21 @@ def judged(
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    scaled = ((number, power) for group in found for number, power in group.named if number.whole)
-    own = frozenset(
-        (number.text, power) for number, power in scaled if number.kind == NAMED and number.value not in lengths
-    )
+    own = frozenset(one for group in found for one in _of_every_window(group, lengths, sum(rows.values())))
     shared = any(group.shared for group in found)
     return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
+
+
+def _of_every_window(group: Alike, lengths: tuple[int, ...], total: int) -> Iterator[tuple[str, int]]:
+    """What the numbers of a whole loss are in a window, and have to be in each.
+
+    A name with its power; and whether a number without a name, as one that the script counts up, is the window's rows.
+    """
+    for number, power in ((number, power) for number, power in group.named if number.whole):
+        if number.kind == NAMED and number.value not in lengths:
+            yield number.text, power
+        elif number.kind == UNREAD:
+            yield f"{number.shown} at {number.place}", number.value == total
 
 
 def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weigh: Weigh, terms: Terms) -> Scale:
@@ -351,8 +360,8 @@ def said(taken: Iterable[Taken]) -> list[str]:
 def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
     n, missing = made.n, made.a - due
     of_n, of_rows = missing == 1 and not made.taken, missing == -1
-    for named, of, fits, kinds in (("N", n, of_n, (WRITTEN, UNREAD)), ("the rows", made.r, of_rows, (WRITTEN,))):
-        divisor = made.divisor(of, *kinds) if fits and of > 1 else []
+    for named, of, fits in (("N", n, of_n), ("the rows", made.r, of_rows)):
+        divisor = made.divisor(of) if fits and of > 1 else []
         own = replace(made, own=[one for one in made.own if one[0] not in divisor])
         if divisor and not own.odd() and (named == "N" or not group.mean):
             lines = ((f"for {named} = {of}:", f"the {number.value:g} at {number.place}") for number in divisor)

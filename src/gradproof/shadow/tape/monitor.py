@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import default_collate, default_convert
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
@@ -254,6 +255,7 @@ class Monitor(KeptWindows):
             self.looks.anew()
             raise
         found.shared = apart and iterator._num_workers > 1 and iterator._dataset_kind == _DatasetKind.Iterable
+        found.collated = apart and iterator._collate_fn not in (default_collate, default_convert)
         found.read, found.since = found.read + 1, 0
         found.rows = rows_of(batch)
         found.sizes.add(found.rows)
