@@ -143,6 +143,7 @@ def tables(pairs: Sequence[tuple[Case, Said]]) -> list[str]:
         for group in (*groups, "") if len(groups) > 1 else ("",):
             own = tally((c, s) for c, s in pairs if c.kind == kind and group in (c.group, ""))
             if own:
+                own[RIGHT, HOLDS] += own.pop((RIGHT, DISCLOSED), 0)
                 cells = (str(own[column] or "") for column in COLUMNS)
                 lines.append(f"| {kind} | {group or 'all'} | " + " | ".join(cells) + " |")
     return lines

@@ -39,7 +39,7 @@ LIMIT, PATIENCE, FIRST = 120, 10, 12
 """Seconds of CPU for a case, so many times as long on the clock, and the lines that have to say what it rests on."""
 HOLDS, DISCLOSED, REFUTED, UNDECIDED, CRASH = "HOLDS", "HOLDS, disclosed", "REFUTED", "undecided", "crash"
 SAID = {EXIT_CODE[Exit.MET]: HOLDS, EXIT_CODE[Exit.BROKEN]: REFUTED, EXIT_CODE[Exit.OPEN]: UNDECIDED}
-NUMBERS, ROWS = r"^ *taken: .*for (N = |factors|numbers|the rows)", r"^ *taken: .*for one sample each"
+NUMBERS, ROWS = r"^ *taken: .*for (N = \d+: (?!N at)|factors|numbers|the rows)", r"^ *taken: .*for one sample each"
 """What a line of the first ones names where it says which numbers, or rows, a verdict takes for granted."""
 NAMES = {
     "late window": r"\bwindows? \d", "other N": r"windows have as many micro-batches|\bN = \d",

@@ -45,10 +45,11 @@ MOVEMENTS = SAME | frozenset({
     "masked_select", "constant_pad_nd", "index_put", "_index_put_impl", "repeat_interleave", "tril",
     "triu", "copy", "_reshape_copy", "reshape", "_unsafe_view",
 })  # fmt: skip
-BLANK = frozenset(
-    {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
-)
-"""Operators whose results hold one number, whatever the data are."""
+BLANK = frozenset({
+    "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
+    "empty", "empty_like", "new_empty", "empty_strided",
+})  # fmt: skip
+"""Operators whose results hold one number, whatever the data are, or nothing yet."""
 Call = tuple[Any, Any, Any]
 """An operator, its arguments, and those by name, with a `Movement` for each tensor that it moves."""
 Seeds = Callable[["Movement"], torch.Tensor | None]
@@ -324,10 +325,10 @@ class Rows:
             stack += [] if one.taken is not None or one.chosen or one.stacked else one.parents
         return None
 
-    def gives(self, tensor: torch.Tensor, number: int, outside: Location | None = None) -> None:
-        """A data loader gave a tensor: its rows are the samples of a micro-batch. `outside`: a worker made it."""
-        held, before = self._storage(tensor), self.made_outside(self.node(tensor))
-        node = Movement(tuple(tensor.shape), fetch=number, fetches=frozenset({number}), outside=outside or before)
+    def gives(self, tensor: torch.Tensor, number: int) -> None:
+        """A data loader gave a tensor: its rows are the samples of a micro-batch."""
+        held = self._storage(tensor)
+        node = Movement(tuple(tensor.shape), fetch=number, fetches=frozenset({number}))
         node.first, node.steps = held.base, tuple(by * tensor.element_size() for by in tensor.stride())
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
         if whole:
@@ -426,13 +427,13 @@ class Rows:
 
         Nothing where it was taken from several, or a row has no place.
         """
-        tables = [*self.tables(tensor).values()]
-        if len(tables) != 1 or not tables[0].steps or not tables[0].steps[0]:
-            return 0, []
-        found, size = self.ids(tensor), tables[0].shape[0]
-        least = found.movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
-        whole = size * tables[0].steps[0]
-        return size, [] if min(least) < 0 else [Fraction(place - tables[0].first, whole) for place in least]
+        with torch.no_grad(), _disable_current_modes():
+            least = self.ids(tensor).movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
+        for first, table in self.tables(tensor).items():
+            whole = table.shape[0] * table.steps[0] if table.steps else 0
+            if whole and first <= min(least) and max(least) < first + whole:
+                return table.shape[0], [Fraction(place - first, whole) for place in least]
+        return 0, []
 
 
 def along(numbers: torch.Tensor, axis: int, dims: int) -> torch.Tensor:

@@ -227,9 +227,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             own = torch.full(shape, first) if found is None else torch.where(found < 0, found, first + found // each)
         self.by_pass |= number not in self.marked
         value = self._of_samples(tensor, own, within)
-        if not value.shared:
-            self._take_for_samples(tensor, value.axis, number)
         if not node.fetches and not value.shared:
+            self._take_for_samples(tensor, value.axis, number)
             names, at = self.origins.named(tensor, value.axis), (len(self.facts.updates), number)
             self.meetings.rows(names, {*self.origins.tables(tensor)}, at, self.location())
         return value
@@ -242,8 +241,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         line = self.origins.made_outside(self.origins.node(tensor))
         if line is not None:
             self.taken.setdefault((ROWS_OUTSIDE, line), tuple(tensor.shape))
-        with self.own_work():
-            size, places = self.origins.lie(tensor, axis)
+        size, places = self.origins.lie(tensor, axis)
         first = self._lie.setdefault((number, size, len(places)), places)
         if len({here - there for here, there in zip(places, first, strict=True)}) > 1:
             self.taken.setdefault((ROWS_APART, self.location()), tuple(tensor.shape))
@@ -444,7 +442,10 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self.given[number] = of, self.location()
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
-            self.origins.gives(tensor, number, self.location() if getattr(of, "collated", False) else None)
+            if of is not None and of.collated:
+                self.origins.comes(tensor, self.location())
+            self._take_for_samples(tensor, 0, number)
+            self.origins.gives(tensor, number)
 
     @guarded
     def comes(self, tensor: Any) -> None:

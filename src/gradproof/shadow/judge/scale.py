@@ -24,16 +24,10 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.rules.losses import LOSSES
 from gradproof.shadow.follow.samples import blocks
 from gradproof.shadow.follow.terms import (
-    COMPARED,
-    MIXED,
-    MODULUS,
     NAMED,
     NOBODY,
-    RANGE,
-    ROWS,
     SEVERAL,
     SIZE,
-    SLICE,
     UNIT,
     UNREAD,
     WRITTEN,
@@ -45,6 +39,7 @@ from gradproof.shadow.follow.terms import (
 )
 from gradproof.shadow.judge.losses import LossPart, close, near
 from gradproof.shadow.result import DIVIDE, FUNCTION
+from gradproof.shadow.texts import COMPARED, MIXED, MODULUS, ROWS, SHAPING, SLICE
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
@@ -56,7 +51,6 @@ MEAN = "each is that of a mean"
 SUM = "each is that of a sum"
 SHOWN = 6
 FACTORS, UNREAD_FACTORS = "for factors of the loss itself:", "for numbers of the whole window:"
-SHAPING = frozenset({MODULUS, COMPARED, RANGE})
 Taken = tuple[str, str]
 """What was taken, and of which number, with its line."""
 
@@ -248,14 +242,15 @@ class Factors:
         plain = self.rest != 1 and any(close(float(self.rest), by) for by in powers)
         return [*found, *([near(self.rest)] if plain else [])]
 
-    def divisor(self, of: int) -> list[Number]:
-        """The numbers in the text that divide the whole loss, and together are N, or the rows."""
-        bare = [one for one in self.own if one[0].kind == WRITTEN and one[0].whole]
+    def divisor(self, of: int, *kinds: str) -> list[Number]:
+        """The numbers of some kinds, in the text or by a name, that divide the whole loss, and together are so many."""
+        plain = (one for one in self.own if one[0].kind != UNREAD or is_a_number(one[0]))
+        bare = [one for one in plain if one[0].kind in kinds and one[0].whole]
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for number, power in by:
             if isclose(number.value**-power, of):
                 return [number]
-        whole = len(by) == len(self.own)
+        whole = len(by) == len(self.own) and all(number.kind == WRITTEN for number, _ in by)
         return [n for n, _ in by] if whole and isclose(prod(n.value**-p for n, p in by), of) else []
 
     def explains(self, mean: bool) -> bool:
@@ -285,18 +280,22 @@ def judged(
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    own = frozenset(one for group in found for one in _of_every_window(group, lengths, sum(rows.values())))
+    own = frozenset(one for group in found for one in _of_every_window(group, lengths, sum(rows.values()), weigh))
     shared = any(group.shared for group in found)
     return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
 
 
-def _of_every_window(group: Alike, lengths: tuple[int, ...], total: int) -> Iterator[tuple[str, int]]:
+def _of_every_window(group: Alike, lengths: tuple[int, ...], total: int, weigh: Weigh) -> Iterator[tuple[str, int]]:
     """What the numbers of a whole loss are in a window, and have to be in each.
 
     A name with its power; and whether a number without a name, as one that the script counts up, is the window's rows.
     """
-    for number, power in ((number, power) for number, power in group.named if number.whole):
-        if number.kind == NAMED and number.value not in lengths:
+    rest = weigh(next(iter(group.rest.values())))
+    if rest is not None and not close(abs(rest), UNIT):
+        yield "a number at no line" if close(abs(rest) * total, UNIT) else near(abs(rest)), 0
+    others = ((number, power) for number, power in group.named if number.whole and number.value not in lengths)
+    for number, power in others:
+        if number.kind == NAMED:
             yield number.text, power
         elif number.kind == UNREAD:
             yield f"{number.shown} at {number.place}", number.value == total
@@ -331,6 +330,16 @@ def _right(group: Alike, made: Factors, window: int) -> Scale:
     return Scale(Outcome.HOLDS, words, UNIT, taken=(*_named(made), *_own(made)))
 
 
+def is_a_number(number: Number) -> bool:
+    """Whether what has no origin is a name, or an expression of known numbers: no size of a thing, as of its parts."""
+    return MIXED in number.shapes or number.text.isidentifier()
+
+
+def shown(number: Number) -> str:
+    """A number that was taken for another, and its line."""
+    return f"{f'the {number.value:g}' if number.kind == WRITTEN else number.shown} at {number.place}"
+
+
 def _named(made: Factors) -> Iterator[Taken]:
     yield from ((f"for N = {made.n}:", f"{number.shown} at {number.place}") for number in made.taken)
     yield from (("for the rows of the window:", f"{number.shown} at {number.place}") for number in made.of_window)
@@ -360,11 +369,11 @@ def said(taken: Iterable[Taken]) -> list[str]:
 def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
     n, missing = made.n, made.a - due
     of_n, of_rows = missing == 1 and not made.taken, missing == -1
-    for named, of, fits in (("N", n, of_n), ("the rows", made.r, of_rows)):
-        divisor = made.divisor(of) if fits and of > 1 else []
+    for named, of, fits, kinds in (("N", n, of_n, (WRITTEN, UNREAD)), ("the rows", made.r, of_rows, (WRITTEN,))):
+        divisor = made.divisor(of, *kinds) if fits and of > 1 else []
         own = replace(made, own=[one for one in made.own if one[0] not in divisor])
         if divisor and not own.odd() and (named == "N" or not group.mean):
-            lines = ((f"for {named} = {of}:", f"the {number.value:g} at {number.place}") for number in divisor)
+            lines = ((f"for {named} = {of}:", shown(number)) for number in divisor)
             return Scale(Outcome.HOLDS, MEAN if group.mean else SUM, UNIT, taken=(*lines, *_named(made), *_own(own)))
     total = Fraction(n) ** missing * Fraction(made.off).limit_denominator(10**6)
     reason = f"the samples of window {window} weigh {near(total)} times what they weigh in its full batch"
