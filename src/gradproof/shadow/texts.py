@@ -17,9 +17,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 MODULUS, COMPARED, RANGE, SLICE, ROWS, MIXED = "modulus", "compared", "range", "slice", "rows", "mixed"
+ITERATED, TORCH = "iterated", "torch"
 """What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size).
 
-MIXED: it is made of such a number by something else than a power, as a sum.
+MIXED: it is made of such a number by something else than a power, as a sum. ITERATED: of a list that a loop goes over.
+TORCH: a function of torch's own made it.
 """
 SHAPING = frozenset({MODULUS, COMPARED, RANGE})
 PRIMES = (7.0, 11.0, 13.0, 17.0, 19.0, 23.0)
@@ -52,6 +54,17 @@ class Names:
                 for name in names(part, calls=kind != COMPARED):
                     self.own.setdefault(name, set()).add(kind)
                     self.uses.setdefault(name, set()).add(kind)
+
+    def every(self) -> set[str]:
+        """The names that are given a value here, or in the file."""
+        return {*self.given, *(self.outer.every() if self.outer is not None else ())}
+
+    def counts(self, name: str) -> bool:
+        """Whether a name takes other values in turn, as that of a loop does."""
+        scope: Names | None = self
+        while scope is not None and name not in scope.given:
+            scope = scope.outer
+        return scope is not None and any(value is None for value, _ in scope.given[name])
 
     def _gives(self, target: ast.expr, value: ast.expr | None) -> None:
         if isinstance(target, ast.Name):
@@ -119,7 +132,11 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """The expressions that shape a loop or a batch, and how."""
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mod):
-        yield MODULUS, node.right if isinstance(node, ast.BinOp) else node.value
+        by = node.right if isinstance(node, ast.BinOp) else node.value
+        if not (isinstance(by, ast.BinOp) and isinstance(by.op, ast.Mult)):  # of a product no factor is N
+            yield MODULUS, by
+    elif isinstance(node, ast.For):
+        yield ITERATED, node.iter
     elif isinstance(node, ast.Compare):
         yield from ((COMPARED, part) for part in (node.left, *node.comparators))
     elif isinstance(node, ast.Slice) and node.lower is not None and node.upper is not None:

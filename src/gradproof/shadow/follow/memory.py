@@ -14,7 +14,7 @@ import itertools
 import weakref
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -420,7 +420,9 @@ class Unchanged:
     def keep(self, name: str, tensor: torch.Tensor, value: Value) -> None:
         """Keep what a tensor holds."""
         whole = self.reach(tensor)
-        self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
+        with _disable_current_modes():
+            own = tensor.detach()
+        self._seen[name] = (own, value, whole, checksum(tensor) if whole else fingerprint(tensor))
 
     def changed(
         self, kind: str, read: Callable[[torch.Tensor], Value | None]
@@ -456,16 +458,18 @@ class Meetings:
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `repeated`: where a
     micro-batch met no row that another had not met there. `repeats`: batches of a data loader with rows that another
     iteration gave, by number, and where they were read.
-    `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first.
+    `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first;
+    `placed`: those of which rows are known by their place in a table.
     """
 
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self._rows: list[tuple[tuple[int, int], tuple[int, ...], set[int], Any]] = []
+        self._rows: list[tuple[tuple[int, int], tuple[int, ...], Mapping[int, int], Any]] = []
         self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
-        self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
+        self.placed = set[int]()
+        self._met: dict[tuple[int, Geometry, Any], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
         self._fresh: set[tuple[int, int]] = set()
@@ -507,7 +511,7 @@ class Meetings:
             held = tensor.numel(), tensor.dtype, object() if holds is None else int(holds)
         self.holds.setdefault(fetch, {}).setdefault((held, ahead), location)
         storage = tensor.untyped_storage()
-        key = (storage._cdata, geometry_of(tensor))
+        key = (storage._cdata, geometry_of(tensor), held)  # a buffer that was written over is other data
         weak, before, other, at = self._met.get(key, (None, -1, fetch, None))
         known = weak is not None and not weak.expired() and before == window
         if known and other != fetch:
@@ -520,21 +524,31 @@ class Meetings:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
 
-    def rows(self, names: Sequence[int], tables: set[int], at: tuple[int, int], line: Any) -> None:
-        """Rows of samples, by what they are called, and the storages that they were taken from."""
+    def rows(self, names: Sequence[int], tables: Mapping[int, int], at: tuple[int, int], line: Any) -> None:
+        """Rows of samples, by what they are called, and the storages that they were taken from, with their rows."""
         self._rows.append((at, tuple(names), tables, line))
+        if any(size > len(names) for size in tables.values()):
+            self.placed.add(at[1])
 
     @property
     def reused(self) -> Iterator[tuple[Any, set[int]]]:
         """Rows that another micro-batch had, in everything that was taken from storages which several took from.
 
-        What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart.
+        What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart. Where every
+        row of a table was trained on, another epoch begins: its rows come again.
         """
         taken = {(table, at) for at, _, tables, _ in self._rows for table in tables}
         several = {table for table, number in Counter(table for table, _ in taken).items() if number > 1}
         before, again = defaultdict[int, list[Any]](list), dict[Any, list[Any]]()
+        epoch = defaultdict[tuple[int, ...], set[int]](set)
         for at, names, tables, line in self._rows:
-            if tables & several:
+            own = epoch[tuple(tables)]
+            if len(own) == sum(tables.values()) > 0 and len(tables) == 1:
+                for name in own:
+                    before[name] = [one for one in before[name] if one[0][0] == at[0]]
+                own.clear()
+            own.update(names)
+            if tables.keys() & several:
                 found = {row: self._earlier(before[name], at, names) for row, name in enumerate(names)}
                 again.setdefault(at, []).append((line, {row: one for row, one in found.items() if one is not None}))
             for name in names:

@@ -26,14 +26,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
 from gradproof.shadow.follow.terms import NAMED, SIZE, UNREAD, WRITTEN, Number
-from gradproof.shadow.locations import frames, user_location
+from gradproof.shadow.locations import by_torch, frames, user_location
 from gradproof.shadow.texts import (
     ARITHMETIC,
     COMPARED,
+    ITERATED,
     MIXED,
     MODULUS,
     RANGE,
-    SHAPING,
+    TORCH,
     Names,
     UnreadError,
     node_at,
@@ -133,7 +134,8 @@ class Origins:
         found = None if frame is None or node is None else self._read(number, frame, node)
         if found is None:
             at, sign = user_location(), -1 if number < 0 else 1
-            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number)): 1}
+            shapes = frozenset({TORCH} if by_torch() else ())
+            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number), shapes): 1}
         by, leaves = found
         return by, {replace(n, whole=whole): power for n, power in leaves.items()}
 
@@ -196,7 +198,7 @@ class _Resolver:
         if number is None:
             return
         shapes, made = scope.shapes(node.id), scope.made(node.id, frame.f_locals is not frame.f_globals)
-        if MODULUS not in shapes and self._rivals(scope, frame, number, MODULUS):
+        if MODULUS not in shapes and self._rivals(scope, frame, node.id, number, MODULUS):
             shapes -= {COMPARED, RANGE}  # it is by the other one that the loop counts its micro-batches
         readings = [one for of, index in made for one in self._indexed(of, index, frame, depth) if one.gives(number)]
         sizes = [one for one in readings if one.leaves and all(leaf.kind == SIZE for leaf, _ in one.leaves)]
@@ -205,7 +207,7 @@ class _Resolver:
         if sizes:
             yield sizes[0]
         elif shapes & {MODULUS, COMPARED} or constant is not None:
-            alone = {RANGE} if not shapes and not self._rivals(scope, frame, number, *SHAPING) else set[str]()
+            alone = {RANGE} if not shapes and not self._rivals(scope, frame, node.id, number) else set[str]()
             yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes | alone)
         elif readings:
             yield readings[0]
@@ -216,10 +218,11 @@ class _Resolver:
             found = next((one for one in given if one.gives(number)), None)
             yield found or self._leaf(UNREAD, node, frame, number, shapes=shapes)
 
-    def _rivals(self, scope: Names, frame: FrameType, number: float, *kinds: str) -> bool:
-        """Whether a name has this value, and shapes a loop in one of these ways: else numbers in the text do so."""
-        shaping = (name for name, own in scope.uses.items() if own.intersection(kinds))
-        return any(plain(looked_up(frame, name)) == number for name in shaping if not name.startswith("."))
+    def _rivals(self, scope: Names, frame: FrameType, name: str, number: float, *kinds: str) -> bool:
+        """Whether another name has this value: of those that shape a loop in one of these ways, or of all."""
+        others = (one for one in scope.every() if one != name and not scope.counts(one))
+        shaping = (one for one in others if not kinds or not scope.uses.get(one, set()).isdisjoint(kinds))
+        return any(plain(looked_up(frame, one)) == number for one in shaping)
 
     def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a name was given: an expression, or one of several sizes."""
@@ -352,7 +355,9 @@ class _Resolver:
         if isinstance(of, torch.Tensor) and of.dim():
             yield self._size(of, 0, node, frame)
         elif isinstance(of, list | tuple | dict | set | range):
-            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE}))
+            name = node.args[0].id if isinstance(node.args[0], ast.Name) else ""
+            iterated = ITERATED in scope_of(frame).shapes(name)
+            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE} if iterated else ()))
         elif isinstance(of, DataLoader) and depth == 1:
             yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE}))
         elif self.alone and depth == 1:

@@ -182,7 +182,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
-        if self.in_backward or any(self.knows(t) for t in tensors):
+        if self.in_backward or (any(self.knows(t) for t in tensors) and not self._refills(base, args)):
             return False
         law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
         rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
@@ -192,6 +192,16 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
         return base in MOVED or (loads and not self.memory.knows(args[1]))
+
+    def _refills(self, base: str, args: Any) -> bool:
+        """Whether new data are copied over data, as into a buffer that each micro-batch fills: it holds new ones."""
+        if base != "copy_" or not isinstance(args[1], torch.Tensor) or self.knows(args[1]):
+            return False
+        held, size = self.memory.of(args[0]), args[0].untyped_storage().nbytes()
+        whole = args[0].shape == args[1].shape and args[0].numel() * args[0].element_size() == size
+        if held.data and whole:
+            self.memory.forget(args[0])
+        return held.data and whole
 
     @guarded
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:

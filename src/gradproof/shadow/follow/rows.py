@@ -422,6 +422,12 @@ class Rows:
         """What a tensor was taken from, by its first byte."""
         return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
 
+    def table_rows(self, tensor: torch.Tensor, axis: int) -> dict[int, int]:
+        """The tables that a tensor was taken from, and how many such rows each has, if it has only such rows."""
+        row = max(1, tensor.numel() // max(1, tensor.shape[axis]) * tensor.element_size())
+        sizes = {first: one.shape[0] * one.steps[0] if one.steps else 0 for first, one in self.tables(tensor).items()}
+        return {first: size // row if size % row == 0 else 0 for first, size in sizes.items()}
+
     def lie(self, tensor: torch.Tensor, axis: int) -> tuple[int, list[Fraction]]:
         """Where in its one table each row along an axis begins, as a part of it, and the rows of that table.
 

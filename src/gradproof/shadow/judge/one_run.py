@@ -119,8 +119,9 @@ class OneRun(Judging):
         """Whether each backward pass, or each run of `each` of them, is one micro-batch, and all took the same ways."""
         if self.engine.meetings.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
-        found = [self._micro_batches(run) for window in self.windows for run in window.runs[:: self.each()]]
-        return all(len(own) == 1 for own in found) and not overlap(found)
+        found = [run for window in self.windows for run in window.runs[:: self.each()]]
+        samples = [self.terms.summed(run.gains.values()) for run in found]  # a batch may be split among passes
+        return all(len(self._micro_batches(run)) == 1 for run in found) and not overlap(samples)
 
     def each(self) -> int:
         """How many backward passes each micro-batch has, one after the other, of the same samples; 1 if not as many."""
@@ -224,6 +225,7 @@ class OneRun(Judging):
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
+            "the learning rate that a script gives is that of the full batch: what it is made of is not read",
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
         ]
@@ -564,12 +566,13 @@ class OneRun(Judging):
                 yield f"{self.sample(sample)} is in no gradient{self._mode({number})}", location
 
     def _equal(self) -> Objections:
-        """Micro-batches that hold the same; those of a data loader in one window alone, as it may begin anew."""
+        """Micro-batches that hold the same; in one window alone where a data loader, or a table, may begin anew."""
         engine, first = self.engine, dict[Any, int]()
         for window in self.windows:
             for number in sorted({sample // MICRO for sample in window.samples} & engine.meetings.holds.keys()):
                 held = engine.meetings.holds[number]
-                if first.setdefault((frozenset(held), number in engine.given and window.shown), number) != number:
+                anew = number in engine.given or number in engine.meetings.placed
+                if first.setdefault((frozenset(held), anew and window.shown), number) != number:
                     yield EQUAL, next(iter(held.values()))
 
     def _passed_over(self) -> Objections:

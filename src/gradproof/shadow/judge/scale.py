@@ -39,7 +39,7 @@ from gradproof.shadow.follow.terms import (
 )
 from gradproof.shadow.judge.losses import LossPart, close, near
 from gradproof.shadow.result import DIVIDE, FUNCTION
-from gradproof.shadow.texts import COMPARED, MIXED, MODULUS, ROWS, SHAPING, SLICE
+from gradproof.shadow.texts import COMPARED, MIXED, MODULUS, ROWS, SHAPING, SLICE, TORCH
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
@@ -212,6 +212,8 @@ class Factors:
             return "" if known else "rows" if rows == self.r else "other"
         if number.file.endswith("grad_scaler.py"):
             return SCALE
+        if TORCH in number.shapes and value == self.r:
+            return "rows"
         if value == self.r and shapes & {ROWS, SLICE} and MODULUS not in shapes:
             return "rows"
         return "N" if value in self.lengths and shapes & SHAPING == self.strongest else "other"
