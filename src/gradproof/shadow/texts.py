@@ -136,7 +136,8 @@ def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         if not (isinstance(by, ast.BinOp) and isinstance(by.op, ast.Mult)):  # of a product no factor is N
             yield MODULUS, by
     elif isinstance(node, ast.For):
-        yield ITERATED, node.iter
+        over = (node.iter, *getattr(node.iter, "args", ()))  # a list, as it is or by enumerate and zip
+        yield from ((ITERATED, one) for one in over if isinstance(one, ast.Name))
     elif isinstance(node, ast.Compare):
         yield from ((COMPARED, part) for part in (node.left, *node.comparators))
     elif isinstance(node, ast.Slice) and node.lower is not None and node.upper is not None:

@@ -301,7 +301,7 @@ class Monitor(KeptWindows):
             if not self.inside:
                 if accumulate_grad:
                     self.details.sums.arrived(self.details.leaves)
-                    self.looks.left(held(self.parameters()), False)
+                    self.looks.left(held(self.parameters()), list(self._numbers), False)
                     self.looks.wait()
                 self.turned()
         if not inner:
@@ -314,7 +314,7 @@ class Monitor(KeptWindows):
         resumes = self.run.stepped
         event = self.run.begins()
         self.looks.began(event.location, roots, self._scale, it.rows)
-        self.looks.gradients(resumes, held(self.parameters()))
+        self.looks.gradients(resumes, held(self.parameters()), list(self._numbers))
         self._turn()
         self._before, self._since = self._since, Forwards()
         it.passes, it.since = it.passes + 1, it.since + 1
@@ -417,7 +417,7 @@ class Monitor(KeptWindows):
         number = self._number(optimizer)
         self._attempts += 1
         self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
-        self.looks.left(held(self.parameters()), True)
+        self.looks.left(held(self.parameters()), list(self._numbers), True)
         before = self.epoch.counts[number]
         self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:
