@@ -14,7 +14,7 @@ import itertools
 import weakref
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -465,7 +465,7 @@ class Meetings:
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self._rows: list[tuple[tuple[int, int], tuple[int, ...], Mapping[int, int], Any]] = []
+        self._rows: list[tuple[tuple[int, int], tuple[int, ...], set[int], tuple[Any, int], Any]] = []
         self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
         self.placed = set[int]()
@@ -524,10 +524,15 @@ class Meetings:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
 
-    def rows(self, names: Sequence[int], tables: Mapping[int, int], at: tuple[int, int], line: Any) -> None:
-        """Rows of samples, by what they are called, and the storages that they were taken from, with their rows."""
-        self._rows.append((at, tuple(names), tables, line))
-        if any(size > len(names) for size in tables.values()):
+    def rows(
+        self, names: Sequence[int], tables: set[int], table: tuple[Any, int], at: tuple[int, int], line: Any
+    ) -> None:
+        """Rows of samples, by what they are called, and the storages that they were taken from.
+
+        `table`: the one tensor that they are rows of, and how many it has.
+        """
+        self._rows.append((at, tuple(names), tables, table, line))
+        if table[1] > len(names):
             self.placed.add(at[1])
 
     @property
@@ -537,18 +542,18 @@ class Meetings:
         What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart. Where every
         row of a table was trained on, another epoch begins: its rows come again.
         """
-        taken = {(table, at) for at, _, tables, _ in self._rows for table in tables}
+        taken = {(table, at) for at, _, tables, _, _ in self._rows for table in tables}
         several = {table for table, number in Counter(table for table, _ in taken).items() if number > 1}
         before, again = defaultdict[int, list[Any]](list), dict[Any, list[Any]]()
-        epoch = defaultdict[tuple[int, ...], set[int]](set)
-        for at, names, tables, line in self._rows:
-            own = epoch[tuple(tables)]
-            if len(own) == sum(tables.values()) > 0 and len(tables) == 1:
+        epoch = defaultdict[Any, set[int]](set)
+        for at, names, tables, table, line in self._rows:
+            own = epoch[table]
+            if len(own) == table[1] > 0:
                 for name in own:
                     before[name] = [one for one in before[name] if one[0][0] == at[0]]
                 own.clear()
             own.update(names)
-            if tables.keys() & several:
+            if tables & several:
                 found = {row: self._earlier(before[name], at, names) for row, name in enumerate(names)}
                 again.setdefault(at, []).append((line, {row: one for row, one in found.items() if one is not None}))
             for name in names:

@@ -63,7 +63,7 @@ class Movement:
     of the first axis of a larger tensor. `joined`: it is several, one after the other; `stacked`: one beside the other.
     `fetch`: the number of the batch of a data loader that it is; `fetches`: those that it is made of. `first`: where
     its first element lies, in bytes, for a tensor that no movement made. `outside`: the line where code outside of
-    torch made its rows.
+    torch made its rows. `view`: it is a part of another tensor.
     """
 
     shape: Shape
@@ -81,6 +81,7 @@ class Movement:
     first: int = 0
     steps: Shape = ()
     depth: int = 0
+    view: bool = False
     outside: Location | None = None
 
     def rows(self, axis: int, first: int = 0, each: int = 1) -> torch.Tensor:
@@ -187,6 +188,7 @@ class Rows:
             for at, one in enumerate(made):
                 node = Movement(tuple(one.shape), parents, call, at if isinstance(out, list | tuple) else None)
                 self._known(node, base, args, parents)
+                node.view = view
                 if not view and one.numel() > LARGE and not node.fetches and base not in SAME:
                     continue
                 if node.depth <= DEEP:
@@ -422,11 +424,18 @@ class Rows:
         """What a tensor was taken from, by its first byte."""
         return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
 
-    def table_rows(self, tensor: torch.Tensor, axis: int) -> dict[int, int]:
-        """The tables that a tensor was taken from, and how many such rows each has, if it has only such rows."""
-        row = max(1, tensor.numel() // max(1, tensor.shape[axis]) * tensor.element_size())
-        sizes = {first: one.shape[0] * one.steps[0] if one.steps else 0 for first, one in self.tables(tensor).items()}
-        return {first: size // row if size % row == 0 else 0 for first, size in sizes.items()}
+    def table(self, tensor: torch.Tensor, axis: int) -> tuple[Movement | None, int]:
+        """The tensor, no part of another one, that the rows of a micro-batch were taken from, and how many it has."""
+        node = self.node(tensor)
+        while node.taken is None and not node.chosen and node.parents:
+            node = node.parents[0]
+        while node.parents and (node.view or node.taken is not None or node.chosen):
+            node = node.parents[0]
+            if not node.view:
+                break
+        row = tensor.numel() // max(1, tensor.shape[axis])
+        size = torch.Size(node.shape).numel()
+        return node, size // row if row and size % row == 0 else 0
 
     def lie(self, tensor: torch.Tensor, axis: int) -> tuple[int, list[Fraction]]:
         """Where in its one table each row along an axis begins, as a part of it, and the rows of that table.

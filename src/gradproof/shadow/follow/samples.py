@@ -230,7 +230,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         if not node.fetches and not value.shared:
             self._take_for_samples(tensor, value.axis, number)
             names, at = self.origins.named(tensor, value.axis), (len(self.facts.updates), number)
-            self.meetings.rows(names, self.origins.table_rows(tensor, value.axis), at, self.location())
+            table = self.origins.table(tensor, value.axis)
+            self.meetings.rows(names, {*self.origins.tables(tensor)}, table, at, self.location())
         return value
 
     def _take_for_samples(self, tensor: torch.Tensor, axis: int, number: int) -> None:
