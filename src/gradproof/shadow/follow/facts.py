@@ -229,16 +229,14 @@ class Hints:
     """What an earlier attempt showed.
 
     `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `rows`:
-    each row of a first axis is a sample until its use shows that all samples have it, whatever its size. `snap`:
-    float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
-    `apart`: the draws that are other ones on other ranks. `fixed`: tensors that one run took for constants, by their
-    numbers. `log`: takes the records of the run.
+    each row of a first axis is a sample until its use shows that all samples have it, whatever its size.
+    `integers`: counts are the numbers of this run. `apart`: the draws that are other ones on other ranks. `fixed`:
+    tensors that one run took for constants, by their numbers. `log`: takes the records of the run.
     """
 
     by_hand: bool = False
     common: frozenset[str] = frozenset()
     rows: bool = False
-    snap: bool = False
     integers: bool = False
     apart: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()

@@ -31,7 +31,16 @@ from gradproof.shadow.follow.terms import (
 from gradproof.shadow.judge.by_terms import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.judge.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.judge.scale import Scale, are_means, factors_of, judged, known_numbers, said, unnamed
-from gradproof.shadow.judge.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths, overlap
+from gradproof.shadow.judge.weights import (
+    CLAMPS,
+    WindowWeights,
+    alike,
+    assumptions,
+    lengths_of,
+    other_lengths,
+    overlap,
+    rationals,
+)
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 
@@ -223,6 +232,7 @@ class OneRun(Judging):
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
+            *rationals(self.engine.laws.near),
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
         ]
