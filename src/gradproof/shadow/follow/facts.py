@@ -160,6 +160,7 @@ class RunFacts:
     numbers of parameters, and learning rates, at the end. `there`: the most rows that a line drew, or infinity where
     data come from outside. `fixed`: where constants have more rows than a window has
     samples, or are computed from as many. `passed`: what the backward passes of each window began with, in numbers.
+    `numbered`: a count is that of this run alone.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -191,6 +192,7 @@ class RunFacts:
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     last_rates: list[float] = field(default_factory=list)
     fixed: dict[Location, None] = field(default_factory=dict)
+    numbered: bool = False
     passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def unscaled_of(self, step: Update) -> tuple[Fraction, Powers] | None:

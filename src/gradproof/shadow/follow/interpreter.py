@@ -182,7 +182,6 @@ class Interpreter(Algebra):
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = self.smooths = False
         """Whether every label of a loss counts, as far as is known."""
-        self.seen_counts = set[int]()  # of the labels of a loss
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.rows_chosen: dict[Location, list[int]] = {}
@@ -223,6 +222,24 @@ class Interpreter(Algebra):
         rows = shape[value.axis]
         term = self.named(Number(SIZE, "rows", "", 0, rows, rows=rows))
         return {self.terms.scaled(self.terms.one, {term: 1}): total[self.terms.one] / rows}
+
+    def held(self, value: Combination) -> Fraction | None:
+        """A number that tensors hold, as a count or a weight, in this run; None where it is not known."""
+        total = Fraction(0)
+        for term, by in value.items():
+            bare, powers = self.terms.bare(term)
+            for scalar, power in multiplied(powers, {} if bare == self.terms.one else {bare: 1}).items():
+                held = self._of_scalar(scalar)
+                if not held:
+                    return None
+                by *= held**power
+            total += by
+        return total
+
+    def _of_scalar(self, scalar: int) -> Fraction | None:
+        if scalar in self.numbers:
+            return exact(self.numbers[scalar])
+        return self.held(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
     def named(self, number: Number) -> int:
         """The term of a number that has a name."""
@@ -441,7 +458,6 @@ class Interpreter(Algebra):
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
         if self.integers:
-            self.seen_counts.add(sum(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
         counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
         for count, number in zip(counts, seen if real else (), strict=False):

@@ -1,7 +1,7 @@
 """Verifies one training function over whole tensors: two runs, their judgement, and what it rests on.
 
 The runs are made again where they show that something has to be read otherwise (`Hints`): counts as the numbers of
-this run, where Python made plain numbers of them.
+this run, where Python made plain numbers of them and the gradients are equal by these alone.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         made.assumptions.append(f"constants of both runs, and no samples, though of more rows than a window: {lines}")
     if facts.shown is not None:
         made.assumptions.append(f"code in C, as range() or NumPy, computes with no count that was read ({facts.shown})")
-    if attempt.hints.integers:
+    if attempt.hints.integers or facts.numbered:
         made.assumptions.append("counts of tokens are those of this run")
     if request.ranks > 1:
         made.assumptions += [
