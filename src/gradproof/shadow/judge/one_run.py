@@ -16,22 +16,20 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.samples import AHEAD, MICRO
-from gradproof.shadow.follow.terms import (
-    HELP,
-    NOBODY,
-    NORMS,
-    SEVERAL,
-    TRAINED,
-    UNIT,
-    Combination,
-    TimeLimit,
-    exact,
-    multiplied,
-)
+from gradproof.shadow.follow.terms import HELP, NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, TimeLimit
 from gradproof.shadow.judge.by_terms import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.judge.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.judge.scale import Scale, are_means, factors_of, judged, known_numbers, said, unnamed
-from gradproof.shadow.judge.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths, overlap
+from gradproof.shadow.judge.weights import (
+    CLAMPS,
+    WindowWeights,
+    alike,
+    assumptions,
+    lengths_of,
+    other_lengths,
+    overlap,
+    rationals,
+)
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 
@@ -60,7 +58,7 @@ class OneRun(Judging):
     def __init__(
         self, engine: Recorded, clips: bool, total: str, recorded: Collection[int], left: Mapping[int, int]
     ) -> None:
-        self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
+        self.engine, self.terms, self.facts, self.number = engine, engine.terms, engine.facts, engine.laws.held
         self.left = set[int]()  # the windows of `left` whose first runs, as many, are in no gradient
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
@@ -226,6 +224,7 @@ class OneRun(Judging):
             *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
             "the learning rate that a script gives is that of the full batch: what it is made of is not read",
+            *rationals(self.engine.laws.near),
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
         ]
@@ -376,26 +375,6 @@ class OneRun(Judging):
         if number >= AHEAD * MICRO:
             return f"row {number // MICRO - AHEAD + 1} that was read before a forward pass"
         return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
-
-    def number(self, weight: Combination) -> Fraction | None:
-        """A weight with the numbers of this run."""
-        total = Fraction(0)
-        for term, by in weight.items():
-            bare, powers = self.terms.bare(term)
-            for scalar, power in multiplied(powers, {} if bare == self.terms.one else {bare: 1}).items():
-                held = self._held(scalar)
-                if not held:
-                    return None
-                by *= held**power
-            total += by
-        return total
-
-    def _held(self, scalar: int) -> Fraction | None:
-        """The number of a scalar in this run."""
-        held = self.engine.laws.numbers.get(scalar)
-        if held is not None:
-            return exact(held)
-        return self.number(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""

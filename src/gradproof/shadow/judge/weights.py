@@ -279,6 +279,12 @@ def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
     ]
 
 
+def rationals(near: Mapping[float, Fraction]) -> list[str]:
+    """The float constants that stand for another rational than the one that they are."""
+    shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(near.items())[:8])
+    return [f"float constants stand for rationals: {shown}"] if near else []
+
+
 def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:
     """What the gradients of some steps say of windows with another number of micro-batches."""
     gradients = [held for update in updates for held in update.gradients.items()]
