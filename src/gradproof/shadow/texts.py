@@ -59,12 +59,17 @@ class Names:
         """The names that are given a value here, or in the file."""
         return {*self.given, *(self.outer.every() if self.outer is not None else ())}
 
-    def counts(self, name: str) -> bool:
-        """Whether a name takes other values in turn, as that of a loop does."""
+    def values(self, name: str) -> list[ast.expr | None]:
+        """The expressions that a name is given, here or in the file; None for one that counts, as that of a loop."""
         scope: Names | None = self
         while scope is not None and name not in scope.given:
             scope = scope.outer
-        return scope is not None and any(value is None for value, _ in scope.given[name])
+        return [] if scope is None else [value for value, _ in scope.given[name]]
+
+    def apart(self, name: str, other: str) -> bool:
+        """Whether a name is another one's equal by chance: it takes no values in turn, and is not made of it."""
+        values = self.values(name)
+        return None not in values and all(other not in names(value, True) for value in values if value is not None)
 
     def _gives(self, target: ast.expr, value: ast.expr | None) -> None:
         if isinstance(target, ast.Name):

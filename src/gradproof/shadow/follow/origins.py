@@ -34,6 +34,7 @@ from gradproof.shadow.texts import (
     MIXED,
     MODULUS,
     RANGE,
+    SHAPING,
     TORCH,
     Names,
     UnreadError,
@@ -210,7 +211,7 @@ class _Resolver:
             alone = {RANGE} if not shapes and not self._rivals(scope, frame, node.id, number) else set[str]()
             yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes | alone)
         elif readings:
-            yield readings[0]
+            yield shaped(readings[0], shapes & SHAPING)
         elif text:
             yield self._leaf(NAMED, node, frame, number, shapes=shapes)
         else:
@@ -220,7 +221,7 @@ class _Resolver:
 
     def _rivals(self, scope: Names, frame: FrameType, name: str, number: float, *kinds: str) -> bool:
         """Whether another name has this value: of those that shape a loop in one of these ways, or of all."""
-        others = (one for one in scope.every() if one != name and not scope.counts(one))
+        others = (one for one in scope.every() if one != name and scope.apart(one, name))
         shaping = (one for one in others if not kinds or not scope.uses.get(one, set()).isdisjoint(kinds))
         return any(plain(looked_up(frame, one)) == number for one in shaping)
 
@@ -377,6 +378,15 @@ class _Resolver:
 
 
 # -- Values.
+
+
+def shaped(reading: Evaluated, shapes: frozenset[str]) -> Evaluated:
+    """A reading that is one number by a name of its own, which shapes what that name shapes."""
+    if len(reading.leaves) != 1 or reading.leaves[0][0].kind != NAMED or not shapes:
+        return reading
+    (number, at), value = reading.leaves[0], reading.value
+    leaf = replace(number, shapes=number.shapes | shapes), at
+    return Evaluated((leaf,), lambda by: value({(number, at): by[leaf]}))
 
 
 def integer(node: ast.AST) -> int | None:

@@ -143,7 +143,7 @@ def ways_out(
 ) -> Iterator[None]:
     """The engine sees numbers that Python reads, or writes, by no operator, while this runs.
 
-    `functions`: of TAKEN; where no mode sees them. `comes`: told of tensors of numbers from outside of torch.
+    `functions`: of TAKEN; where no mode sees them. `comes` is given tensors of numbers from outside of torch.
     """
 
     def leaving(name: str, original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
