@@ -125,7 +125,6 @@ OUTSIDE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "torch alone": (in_turn(lambda at: (X[at], Y[at])), []),
     "labels of other rows": (in_turn(lambda at: (X[at], torch.stack([Y[at.start + 1], Y[at.start]]))), ["[2, 1]"]),
     "rows in another order": (in_turn(lambda at: (X[[at.start + 1, at.start]], Y[[at.start + 1, at.start]])), []),
-    "labels of the next row": (in_turn(lambda at: (X[at], torch.stack([Y[(at.start + k) % 24] for k in (1, 2)]))), []),
 }  # fmt: skip
 
 

@@ -442,8 +442,7 @@ class Rows:
 
         Nothing where it was taken from several, or a row has no place.
         """
-        with torch.no_grad(), _disable_current_modes():
-            least = self.ids(tensor).movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
+        least = self.ids(tensor).movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
         for first, table in self.tables(tensor).items():
             whole = table.shape[0] * table.steps[0] if table.steps else 0
             if whole and first <= min(least) and max(least) < first + whole:

@@ -242,7 +242,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         line = self.origins.made_outside(self.origins.node(tensor))
         if line is not None:
             self.taken.setdefault((ROWS_OUTSIDE, line), tuple(tensor.shape))
-        size, places = self.origins.lie(tensor, axis)
+        with self.own_work():
+            size, places = self.origins.lie(tensor, axis)
         first = self._lie.setdefault((number, size, len(places)), places)
         if len({here - there for here, there in zip(places, first, strict=True)}) > 1:
             self.taken.setdefault((ROWS_APART, self.location()), tuple(tensor.shape))

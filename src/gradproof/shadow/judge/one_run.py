@@ -247,10 +247,11 @@ class OneRun(Judging):
             unequal = next(self._unequal(window), None) or self._badly_scaled(window)
             if unequal is not None:
                 return unequal
-        first, own = windows[0], self.scale(windows[0]).own
-        other = next((window for window in windows if self.scale(window).own != own), None)
-        if other is not None:
-            names = ", ".join(sorted({text for text, _ in self.scale(other).own ^ own}))
+        first = windows[0]
+        for other in windows:
+            names = ", ".join(self.scale(first).unlike(self.scale(other)))
+            if not names:
+                continue
             both = f"one of the windows {first.shown} and {other.shown}"
             reason = f"{names} scales the loss of {both}, and not of the other, or is another number there"
             return self._open(EQ, reason, self._losses(other))

@@ -14,7 +14,7 @@ value is that of N, or of r, nothing is proved either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isclose, prod
@@ -49,6 +49,7 @@ UNSCALE = "call scaler.step(optimizer), or scaler.unscale_(optimizer) before the
 SCALE = "loss scale"
 MEAN = "each is that of a mean"
 SUM = "each is that of a sum"
+OF_ROWS_ALONE = "the rows of the window"
 SHOWN = 6
 FACTORS, UNREAD_FACTORS = "for factors of the loss itself:", "for numbers of the whole window:"
 Taken = tuple[str, str]
@@ -81,7 +82,8 @@ class Scale:
 
     `total`: by what the weight of a sample is that of the full batch, where it is known. `taken`: what was assumed.
     `shared`: a part of the losses is made of no sample. `divisor`: the N of other windows, which divides.
-    `own`: what scales a whole loss besides N and rows, and what it is.
+    `own`: the names, and powers, of what scales a whole loss besides N and rows; `unnamed`: what numbers without a name
+    are in this window.
     """
 
     outcome: Outcome
@@ -91,12 +93,19 @@ class Scale:
     divisor: int = 0
     shared: bool = False
     own: frozenset[tuple[str, int]] = frozenset()
+    unnamed: Mapping[str, str] = field(default_factory=dict)
     taken: tuple[Taken, ...] = ()
 
     @property
     def known(self) -> bool:
         """Whether the factor is known, right or wrong."""
         return self.outcome is not Outcome.UNKNOWN
+
+    def unlike(self, other: Scale) -> list[str]:
+        """What scales one of two windows, and not the other, or is another number there."""
+        both = self.unnamed.keys() & other.unnamed.keys()
+        changed = {text for text in both if self.unnamed[text] != other.unnamed[text]}
+        return sorted({text for text, _ in self.own ^ other.own} | changed)
 
 
 def groups(
@@ -282,25 +291,27 @@ def judged(
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    own = frozenset(one for group in found for one in _of_every_window(group, lengths, sum(rows.values()), weigh))
+    own = frozenset(one for group in found for one in _of_every_window(group, lengths))
+    unnamed = dict(one for group in found for one in _as_it_is(group, lengths, sum(rows.values()), weigh))
     shared = any(group.shared for group in found)
-    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
+    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, unnamed=unnamed, taken=taken)
 
 
-def _of_every_window(group: Alike, lengths: tuple[int, ...], total: int, weigh: Weigh) -> Iterator[tuple[str, int]]:
-    """What the numbers of a whole loss are in a window, and have to be in each.
-
-    A name with its power; and whether a number without a name, as one that the script counts up, is the window's rows.
-    """
-    rest = weigh(next(iter(group.rest.values())))
-    if rest is not None and not close(abs(rest), UNIT):
-        yield "a number at no line" if close(abs(rest) * total, UNIT) else near(abs(rest)), 0
-    others = ((number, power) for number, power in group.named if number.whole and number.value not in lengths)
-    for number, power in others:
-        if number.kind == NAMED:
+def _of_every_window(group: Alike, lengths: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """The names that scale a whole loss, with their powers: what scales one window has to scale each."""
+    for number, power in group.named:
+        if number.whole and number.kind == NAMED and number.value not in lengths:
             yield number.text, power
-        elif number.kind == UNREAD:
-            yield f"{number.shown} at {number.place}", number.value == total
+
+
+def _as_it_is(group: Alike, lengths: tuple[int, ...], total: int, weigh: Weigh) -> Iterator[tuple[str, str]]:
+    """Numbers without a name, as one that the script counts up: what each is in a window, it has to be in all."""
+    for number, _ in group.named:
+        if number.whole and number.kind == UNREAD and number.value not in lengths:
+            yield f"{number.shown} at {number.place}", OF_ROWS_ALONE if number.value == total else ""
+    rest = weigh(next(iter(group.rest.values())))
+    if rest is not None:
+        yield "a number at no line", OF_ROWS_ALONE if close(abs(rest) * total, UNIT) else near(abs(rest))
 
 
 def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weigh: Weigh, terms: Terms) -> Scale:
