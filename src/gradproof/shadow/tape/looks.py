@@ -55,10 +55,6 @@ def _shown(form: Set[Sequence[str]]) -> str:
     return " and ".join(sorted(" of ".join(name.removesuffix("Backward") for name in path) for path in form))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 Rule = tuple[Callable[[Any, Set[Any]], bool], Callable[[Fact, Any, Set[Any]], str]]
 RULES: Mapping[str, Rule] = {
     ROWS: (_one, lambda _, by, due: f"has a batch of {by} rows where the recorded ones have {min(due)}"),
@@ -89,17 +85,8 @@ RULES: Mapping[str, Rule] = {
             f"has {by} gradients written between its backward passes where the recorded ones have {min(due)}"
         ),
     ),
-    MOVED: (
-        _one,
-        lambda _, by, due: f"has {_count(by, 'weight')} written without a step where the recorded ones have {min(due)}",
-    ),
-    RATES: (
-        _one,
-        lambda _, by, due: (
-            f"has {_count(by, 'number')} of optimizers set between its backward passes where the recorded ones have "
-            f"{min(due)}"
-        ),
-    ),
+    MOVED: (_one, lambda _, by, due: f"has {by} weights written without a step, and recorded ones have {min(due)}"),
+    RATES: (_one, lambda _, by, due: f"sets {by} numbers of optimizers between passes, and recorded ones {min(due)}"),
 }
 """When a value differs from those of the recorded windows, and in what words, in the order in which one is named."""
 
