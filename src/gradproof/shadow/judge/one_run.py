@@ -294,10 +294,9 @@ class OneRun(Judging):
 
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
+        rows = [(why, f"{[*shape]} at {line}") for (why, line), shape in self.engine.taken.items()]
         axis = [self.samples_said()] * self.engine.first_axis
-        numbers = said(one for scale in self.scales.values() for one in scale.taken)
-        rows = said((why, f"{[*shape]} at {line}") for (why, line), shape in self.engine.taken.items())
-        return [*numbers, *filter(None, axis), *rows]
+        return [*said([*(t for scale in self.scales.values() for t in scale.taken), *rows]), *filter(None, axis)]
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""

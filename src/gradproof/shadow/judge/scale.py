@@ -234,29 +234,32 @@ class Factors:
         return [*each, *rest, *([prod((*each, *rest))] if len(each) + len(rest) > 1 else [])]
 
     def unread(self) -> bool:
-        """Whether some number has no origin."""
-        return self.rest != 1 or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
+        """Whether some number has no origin, or counts the turns of another loop than that of the passes."""
+        turns = any(number.whole and power < 0 and number.shapes & SHAPING for number, power in self.own)
+        return self.rest != 1 or turns or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
 
     def odd(self) -> list[str]:
         """Numbers whose value is that of N, or of r, and that may stand for it: of another name, or of no origin.
 
         Where no N is seen to scale the loss, one that is written may as well.
         """
-        powers = [float(one) for of in (self.n, self.r or 1) if of > 1 for one in (of, 1 / of)]
         kinds = {UNREAD, NAMED, SIZE, *([] if self.taken else [WRITTEN])}
         some = (one for one in self.own if one[0].kind in kinds and (one[0].kind != WRITTEN or one[0].whole))
-        like = (
-            number for number, power in some
-            if MIXED in number.shapes or any(isclose(number.value ** (power // abs(power)), by) for by in powers)
-        )  # fmt: skip
+        like = (number for number, _ in some if MIXED in number.shapes or self.stands(float(number.value)))
         found = [f"{number.value:g} at {number.place}" for number in like]
-        plain = self.rest != 1 and any(close(float(self.rest), by) for by in powers)
+        plain = self.rest != 1 and self.stands(float(self.rest))
         return [*found, *([near(self.rest)] if plain else [])]
+
+    def stands(self, value: float) -> bool:
+        """Whether a number has the value of N, of the rows, or of one over them."""
+        return any(close(value, by) for of in (self.n, self.r) if of > 1 for by in (of, 1 / of))
 
     def divisor(self, of: int, *kinds: str) -> list[Number]:
         """The numbers of some kinds, in the text or by a name, that divide the whole loss, and together are so many."""
-        plain = (one for one in self.own if one[0].kind != UNREAD or is_a_number(one[0]))
-        bare = [one for one in plain if one[0].kind in kinds and one[0].whole]
+        bare = [
+            (number, power) for number, power in self.own if number.kind in kinds and number.whole
+            and (number.kind != UNREAD or MIXED in number.shapes or number.text.isidentifier())
+        ]  # fmt: skip
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for number, power in by:
             if isclose(number.value**-power, of):
@@ -326,11 +329,17 @@ def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weig
     if close(made.rest, UNIT):
         made.rest = UNIT
     made.add_all(group.named)
-    scales = (s for s, _ in group.others if terms.operators[s] == "constant")
-    if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in scales):
+    constants = [s for s, _ in group.others if terms.operators[s] == "constant"]
+    if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in constants):
         return Scale(Outcome.UNKNOWN, "a loss scale is left in the gradients", help=UNSCALE)
     due = made.b - group.mean
     right = isclose(made.n ** (made.a - due) * made.off, 1)
+    for constant in constants:  # as a buffer that may hold 1/N
+        held = weigh(terms.of(constant))
+        if made.n > 1 and (not right or held is None or made.stands(float(held))):
+            what = f"{terms.attributes[constant][0]} scales it"
+            reason = f"whether a loss of window {window} is divided by N is not shown: {what}"
+            return Scale(Outcome.UNKNOWN, reason, help=WRITE_N)
     return _right(group, made, window) if right else _wrong(group, made, window, due)
 
 
@@ -341,11 +350,6 @@ def _right(group: Alike, made: Factors, window: int) -> Scale:
         return Scale(Outcome.UNKNOWN, f"{what}, and its origin is not known", help=WRITE_N)
     words = MEAN if group.mean else SUM if not (made.a or group.others) else f"{SUM}, divided by a number of the window"
     return Scale(Outcome.HOLDS, words, UNIT, taken=(*_named(made), *_own(made)))
-
-
-def is_a_number(number: Number) -> bool:
-    """Whether what has no origin is a name, or an expression of known numbers: no size of a thing, as of its parts."""
-    return MIXED in number.shapes or number.text.isidentifier()
 
 
 def shown(number: Number) -> str:

@@ -85,6 +85,8 @@ class SeenWindow:
         if len(last) < len(firsts) or any(batches(a, b) != 1 for a, b in zip(firsts, last, strict=True)):
             firsts = self.seen
         self.count, self.last = len(firsts), self.seen[-1] if self.seen else SeenPass()
+        begin = events.index(self.passes[0]) if self.passes else len(events)
+        self.zeroed = any(event.kind == kinds.ZERO for event in self.before_step[begin:])
         self.forwards = [one.forwards for one in self.seen]
         self.simple = set(self.forwards) == {1} and not any(one.again for one in self.seen)
         it = self.last.iteration  # of which this pass was the last, if it was read to its end
@@ -158,7 +160,7 @@ class StepRuling:
         for i, window in enumerate(self.windows if self.given else ()):
             if window.count < self.n and self._early(i):
                 yield EARLY, window.steps[0].location
-            if window.count > self.n and all(one.shown for one in self.windows if one.count > self.n):
+            if window.count > self.n and not window.zeroed and all(w.shown for w in self.windows if w.count > self.n):
                 yield LONG, window.passes[self.n].location
         for last in self.all[-1:] if self.left else ():
             present = last.passes and not last.steps and last.number == self.monitor.run.number

@@ -63,7 +63,8 @@ class WindowWeights:
     ) -> None:  # fmt: skip
         self.engine, self.terms, self.step = engine, engine.terms, step
         self.skeletons, self.lengths = skeletons, lengths
-        self.runs = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+        brought = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+        self.runs = [run for run in brought if not run.emptied or self.terms.summed(run.gains.values())]  # no score
         self.idle = [run for run in runs if not (run.gains or run.returned)]
         self.unit: dict[int, int] = {}
         self.shape: dict[int | None, dict[int, int]] = {}
