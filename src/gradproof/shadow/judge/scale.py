@@ -234,8 +234,9 @@ class Factors:
         return [*each, *rest, *([prod((*each, *rest))] if len(each) + len(rest) > 1 else [])]
 
     def unread(self) -> bool:
-        """Whether some number has no origin, or counts the turns of another loop than that of the passes."""
-        turns = any(number.whole and power < 0 and number.shapes & SHAPING for number, power in self.own)
+        """Whether some number has no origin, or is a name that counts the turns of another loop than the passes'."""
+        whole = (number for number, power in self.own if number.whole and power < 0)
+        turns = any(number.shapes & SHAPING and number.text.isidentifier() for number in whole)
         return self.rest != 1 or turns or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
 
     def odd(self) -> list[str]:
@@ -337,8 +338,7 @@ def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weig
     for constant in constants:  # as a buffer that may hold 1/N
         held = weigh(terms.of(constant))
         if made.n > 1 and (not right or held is None or made.stands(float(held))):
-            what = f"{terms.attributes[constant][0]} scales it"
-            reason = f"whether a loss of window {window} is divided by N is not shown: {what}"
+            reason = f"whether a loss of window {window} is divided by N is not shown: {terms.attributes[constant][0]}"
             return Scale(Outcome.UNKNOWN, reason, help=WRITE_N)
     return _right(group, made, window) if right else _wrong(group, made, window, due)
 
