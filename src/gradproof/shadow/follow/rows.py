@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -415,35 +415,34 @@ class Rows:
         least = torch.where(found < 0, 1 << 62, found).amin(1)
         return [*zip(least.tolist(), found.amax(1).tolist(), strict=True)]
 
-    def named(self, tensor: torch.Tensor, axis: int) -> list[int]:
-        """A name for each row along an axis: equal for rows that hold the same, of the same places."""
+    def named(self, tensor: torch.Tensor, ids: torch.Tensor, axis: int) -> list[int]:
+        """A name for each row along an axis: equal for rows that hold the same, of the same places (`ids`)."""
         with torch.no_grad(), _disable_current_modes():
-            return _hashed(self.ids(tensor), axis).add_(digests(tensor, axis)).tolist()
+            return _hashed(ids, axis).add_(digests(tensor, axis)).tolist()
 
     def tables(self, tensor: torch.Tensor) -> dict[int, Movement]:
         """What a tensor was taken from, by its first byte."""
         return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
 
-    def table(self, tensor: torch.Tensor, axis: int) -> tuple[Movement | None, int]:
+    def table(self, tensor: torch.Tensor, axis: int) -> tuple[Movement, int]:
         """The tensor, no part of another one, that the rows of a micro-batch were taken from, and how many it has."""
         node = self.node(tensor)
         while node.taken is None and not node.chosen and node.parents:
             node = node.parents[0]
-        while node.parents and (node.view or node.taken is not None or node.chosen):
+        node = node.parents[0] if node.parents else node
+        while node.view and node.parents:
             node = node.parents[0]
-            if not node.view:
-                break
         row = tensor.numel() // max(1, tensor.shape[axis])
         size = torch.Size(node.shape).numel()
         return node, size // row if row and size % row == 0 else 0
 
-    def lie(self, tensor: torch.Tensor, axis: int) -> tuple[int, list[Fraction]]:
+    def lie(self, ids: torch.Tensor, axis: int, tables: Mapping[int, Movement]) -> tuple[int, list[Fraction]]:
         """Where in its one table each row along an axis begins, as a part of it, and the rows of that table.
 
         Nothing where it was taken from several, or a row has no place.
         """
-        least = self.ids(tensor).movedim(axis, 0).reshape(tensor.shape[axis], -1).amin(1).tolist()
-        for first, table in self.tables(tensor).items():
+        least = ids.movedim(axis, 0).reshape(ids.shape[axis], -1).amin(1).tolist()
+        for first, table in tables.items():
             whole = table.shape[0] * table.steps[0] if table.steps else 0
             if whole and first <= min(least) and max(least) < first + whole:
                 return table.shape[0], [Fraction(place - first, whole) for place in least]

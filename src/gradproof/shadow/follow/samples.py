@@ -228,25 +228,26 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.by_pass |= number not in self.marked
         value = self._of_samples(tensor, own, within)
         if not node.fetches and not value.shared:
-            self._take_for_samples(tensor, value.axis, number)
-            names, at = self.origins.named(tensor, value.axis), (len(self.facts.updates), number)
+            ids, tables = self._take_for_samples(tensor, value.axis, number)
+            names, at = self.origins.named(tensor, ids, value.axis), (len(self.facts.updates), number)
             table = self.origins.table(tensor, value.axis)
-            self.meetings.rows(names, {*self.origins.tables(tensor)}, table, at, self.location())
+            self.meetings.rows(names, {*tables}, table, at, self.location())
         return value
 
-    def _take_for_samples(self, tensor: torch.Tensor, axis: int, number: int) -> None:
-        """Note rows of which nothing shows that each is of one sample.
+    def _take_for_samples(self, tensor: torch.Tensor, axis: int, number: int) -> tuple[torch.Tensor, dict[int, Any]]:
+        """Note rows that nothing shows to be of one sample each. Gives where they lie, and in which tables.
 
         Code outside of torch made them, or they lie in their table otherwise than those of another one in theirs.
         """
-        line = self.origins.made_outside(self.origins.node(tensor))
-        if line is not None:
+        if (line := self.origins.made_outside(self.origins.node(tensor))) is not None:
             self.taken.setdefault((ROWS_OUTSIDE, line), tuple(tensor.shape))
         with self.own_work():
-            size, places = self.origins.lie(tensor, axis)
+            ids, tables = self.origins.ids(tensor), self.origins.tables(tensor)
+            size, places = self.origins.lie(ids, axis, tables)
         first = self._lie.setdefault((number, size, len(places)), places)
         if len({here - there for here, there in zip(places, first, strict=True)}) > 1:
             self.taken.setdefault((ROWS_APART, self.location()), tuple(tensor.shape))
+        return ids, tables
 
     def _rows_of(self, tensor: torch.Tensor, shown: int | None) -> tuple[int, int]:
         """The rows of a micro-batch that begins with a tensor, and their axis: those that were taken for it.

@@ -312,7 +312,7 @@ def _as_it_is(group: Alike, lengths: tuple[int, ...], total: int, weigh: Weigh) 
     """Numbers without a name, as one that the script counts up: what each is in a window, it has to be in all."""
     for number, _ in group.named:
         if number.whole and number.kind == UNREAD and number.value not in lengths:
-            yield f"{number.shown} at {number.place}", OF_ROWS_ALONE if number.value == total else ""
+            yield shown(number), OF_ROWS_ALONE if number.value == total else ""
     rest = weigh(next(iter(group.rest.values())))
     if rest is not None:
         yield "a number at no line", OF_ROWS_ALONE if close(abs(rest) * total, UNIT) else near(abs(rest))
@@ -358,8 +358,8 @@ def shown(number: Number) -> str:
 
 
 def _named(made: Factors) -> Iterator[Taken]:
-    yield from ((f"for N = {made.n}:", f"{number.shown} at {number.place}") for number in made.taken)
-    yield from (("for the rows of the window:", f"{number.shown} at {number.place}") for number in made.of_window)
+    yield from ((f"for N = {made.n}:", shown(number)) for number in made.taken)
+    yield from (("for the rows of the window:", shown(number)) for number in made.of_window)
 
 
 def _own(made: Factors) -> Iterator[Taken]:
