@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 RIGHT, WRONG = "right", "wrong"
 WAYS, SOURCES = "ways to divide", "where N comes from"
-KINDS = ("watch", "check", "losses", "forms", "ordinary")
+KINDS = ("watch", "check", "attack", "losses", "forms", "ordinary")
 SHAPES = ((4, 2, 3), (2, 2, 2), (2, 4, 2), (4, 4, 4))
 """N, rows and width of the losses: numbers that collide."""
 PLAIN = {
@@ -137,7 +137,7 @@ def read(kind: str) -> dict[str, Any]:
 
 
 def tabled(kind: str) -> Iterator[Case]:
-    """The cases of `watch` and `check`."""
+    """The cases of `watch`, `check` and `attack`."""
     for group, cases in read(kind).items():
         for name, slots in cases.items():
             label = RIGHT if RIGHT in slots else WRONG
@@ -222,7 +222,7 @@ def ordinary() -> Iterator[Case]:
 @cache
 def every() -> dict[str, Case]:
     """All cases by name. Raises ValueError where two have one name."""
-    made = [*tabled("watch"), *tabled("check"), *losses(), *forms(), *ordinary()]
+    made = [*tabled("watch"), *tabled("check"), *tabled("attack"), *losses(), *forms(), *ordinary()]
     found = {case.name: case for case in made}
     if len(found) != len(made):
         raise ValueError("two cases have one name")

@@ -44,6 +44,11 @@ def test_a_function_is_judged_as_it_is_labelled(name: str) -> None:
     judged(name)
 
 
+@pytest.mark.parametrize("name", of("attack"))
+def test_what_an_attack_found_is_judged_as_it_is_labelled(name: str) -> None:
+    judged(name)
+
+
 @pytest.mark.parametrize("name", of("losses"))
 def test_a_loss_with_colliding_sizes_is_judged_as_it_is_labelled(name: str) -> None:
     judged(name)
@@ -87,10 +92,13 @@ def test_the_kinds_have_as_many_loops_as_the_bars_count() -> None:
 
 def test_what_the_first_lines_have_to_name() -> None:
     plain, late = CASES["wd21_heads_without_n"], CASES["wl_divide"]
-    taken = "HOLDS train.py\ntaken: the 4 at train.py:9 for N\n"
+    taken = "HOLDS train.py\n  taken: for N = 4: the 4 at train.py:9\n"
     windows = "HOLDS train.py\n  for the recorded run, windows 1 to 3 of 7\n"
-    assert [disclosed(case, text) for case in (plain, late) for text in (taken, windows)] == [True, False, True, True]
-    assert not disclosed(plain, "HOLDS\n" + 12 * "more\n" + "taken: the 4 at train.py:9 for N\n")
+    assert [disclosed(case, text) for case in (plain, late) for text in (taken, windows)] == [True, False, False, True]
+    assert not disclosed(plain, taken.replace("the 4 at", "N at"))  # it is N: nothing was taken for it
+    assert not disclosed(plain, "HOLDS\n" + 12 * "more\n" + taken)
+    moved, rows = CASES["wx_labels_by_numpy"], "HOLDS train.py\n  taken: for one sample each: rows at train.py:9\n"
+    assert [disclosed(moved, text) for text in (taken, rows)] == [False, True]
 
 
 def test_the_tables_count_what_was_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,11 +90,6 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
     ),
     "divided twice, and half a loss": (EACH.format("(0.5 * mb(w * N + i) / N).backward()"), False),
     "a product and a quotient": (EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) * (1 / N) / N).backward()"), False),
-    "several losses in a pass, divided by the passes": (
-        "for w in range(W):\n    for i in range(2):\n"
-        "        (sum(mse_loss(model(X[8*w+4*i+j]), Y[8*w+4*i+j]) for j in range(4)) / 2).backward()\n" + TAIL,
-        False,
-    ),
     "a product by N - 1": (EACH.format("(mb(w * N + i) * N * (1 / (N - 1))).backward()"), False),
     "divided twice": (EACH.format("(mb(w * N + i) / N).backward()"), True),
     "only the last is divided": (EACH.format("(mb(w * N + i) * (1 if i == N - 1 else N)).backward()"), True),
@@ -197,11 +192,6 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         + TAIL,
         False,
     ),
-    "negated": (
-        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n"
-        "    for p in model.parameters(): p.grad.neg_()\n" + TAIL,
-        False,
-    ),
     "weights that change in the window": (
         EACH.format("mb(w * N + i).backward(); model[0].weight.data = model[0].weight.data * 0.9"),
         False,
@@ -233,18 +223,6 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "    if k % N == N - 1: opt.step(); opt.zero_grad()\n",
         False,
     ),
-    "sums by the count of the whole window, twice": (
-        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window)\n"
-        "    for a, b in window: (ce(model(a).flatten(0, 1), b.view(-1), reduction='sum') / count / count).backward()\n"
-        + TAIL,
-        False,
-    ),
-    "sums by a root of the count": (
-        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window).sqrt()\n"
-        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n"
-        + TAIL,
-        False,
-    ),
     "a sum of which one has no weight": (
         EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum') * float(i != 1)).backward()"),
         False,
@@ -272,13 +250,6 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
         "        (l / (count if before is None else before)).backward()\n" + TAIL,
         False,
     ),
-    "a sum in one window, and means in the others": (
-        EACH.format(
-            "nn.functional.mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum').backward() if w == 0 else "
-            "mb(w * N + i).backward()"
-        ),
-        False,
-    ),
     "a penalty of the outputs by the batch": (
         EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + o.mean().square()).backward()"),
         False,
@@ -286,6 +257,36 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
 }
 
 WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    # by the one rule the full batch has these factors too: w(N, r) = w(1, N * r)
+    "several losses in a pass, divided by the passes": (
+        "for w in range(W):\n    for i in range(2):\n"
+        "        (sum(mse_loss(model(X[8*w+4*i+j]), Y[8*w+4*i+j]) for j in range(4)) / 2).backward()\n" + TAIL,
+        True,
+    ),
+    "sums by the count of the whole window, twice": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window)\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.view(-1), reduction='sum') / count / count).backward()\n"
+        + TAIL,
+        True,
+    ),
+    "sums by a root of the count": (
+        TOKENS + FETCHED + "    count = sum((b != -100).sum() for a, b in window).sqrt()\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n"
+        + TAIL,
+        True,
+    ),
+    "negated": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n"
+        "    for p in model.parameters(): p.grad.neg_()\n" + TAIL,
+        True,
+    ),
+    "a sum in one window, and means in the others": (
+        EACH.format(
+            "nn.functional.mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum').backward() if w == 0 else "
+            "mb(w * N + i).backward()"
+        ),
+        True,
+    ),
     "a factor of each window, and another way of one sample": (
         EACH.format(
             "h = model[1](model[0](X[w*N+i])); h = h.tanh() if (w, i) == (1, 2) else h; "
@@ -349,17 +350,17 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
     ),
     "a loss times its rows by the rows of the window": (
         EACH.format("(mse_loss(model(X[w*N+i]), Y[w*N+i]) * 2 / 8).backward()"),
-        True,
+        False,
     ),
     "a loss times its rows, divided after by the rows of the window": (
         "for w in range(W):\n    for i in range(N): (mse_loss(model(X[w*N+i]), Y[w*N+i]) * 2).backward()\n"
         "    for p in model.parameters(): p.grad.div_(8)\n" + TAIL,
-        True,
+        False,
     ),
     "several losses in a pass": (
         "for w in range(W):\n    for i in range(2):\n"
         "        (sum(mse_loss(model(X[4*w+2*i+j]), Y[4*w+2*i+j]) for j in range(2)) / 4).backward()\n" + TAIL,
-        True,
+        False,
     ),
     "a product that follows the window": (
         "for w in range(W):\n    n = 3 if w == 1 else N\n"

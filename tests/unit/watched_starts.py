@@ -29,7 +29,7 @@ for step, ids in enumerate(DataLoader(Pieces(), batch_size=2)):
     loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
     dropped = "dropped" in sys.argv and step % N == 2
     if not dropped:
-        (loss / (N - ("dropped" in sys.argv))).backward()
+        (loss / (N - 1 if "dropped" in sys.argv else N)).backward()
     if (step + 1) % N == 0:
         optimizer.step()
         optimizer.zero_grad()

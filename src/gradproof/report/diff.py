@@ -10,10 +10,9 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -22,8 +21,7 @@ from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
-from gradproof.report import diff_rules
-from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, FieldChange, changed, compare
+from gradproof.report.diff_rules import ABSENT, CHECKS, SETTINGS, ChangeShape, Direction, changes, compare, present
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
@@ -75,23 +73,30 @@ class Diff(DocumentModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Diff:
-        found = [change.direction for row in self.contracts for change in row.changes]
-        if any(found.count(name) != count for name, count in self.totals.items()) or len(self.totals) != 4:
+        totals = _totals(self.contracts)
+        if self.totals != totals:
             raise ValueError("the totals do not count the changes")
-        undecided = Direction.UNDECIDED in found or self.open
-        wanted = "broken" if Direction.WEAKENED in found else "open" if undecided else "met"
-        if self.exit != wanted or self.code != {"met": 0, "broken": 1, "open": 4}[wanted]:
+        wanted = _exit(totals, self.open)
+        if self.exit != wanted or self.code != EXIT_CODE[wanted]:
             raise ValueError(f"the exit is {self.exit}, and the changes make it {wanted}")
         return self
 
 
+def _totals(rows: Iterable[ComparedShape]) -> dict[Direction, int]:
+    found = [change.direction for row in rows for change in row.changes]
+    return {direction: found.count(direction) for direction in Direction}
+
+
+def _exit(totals: Mapping[Direction, int], reasons: Sequence[str]) -> Exit:
+    undecided = totals[Direction.UNDECIDED] or reasons
+    return Exit.BROKEN if totals[Direction.WEAKENED] else Exit.OPEN if undecided else Exit.MET
+
+
+# -- The two sides, read.
 Tree = Mapping[str, Any]
-CONTRACT, REPORT = "contract", "report"
-SETTINGS = "pyproject.toml"
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One contract, or what was shown of it. `open`: why nothing can be said of it; else an empty text."""
 
     name: str
@@ -100,40 +105,34 @@ class Item:
     open: str = ""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side: where it lies, its kind, its items by contract id, the settings of a workspace, and a digest of all."""
+class Side(NamedTuple):
+    """One side: its place, kind and digest, its items by contract id, and the settings of a workspace."""
 
-    path: Path
-    kind: str
+    shape: SideShape
     items: Mapping[str, Item]
     settings: Tree
-    digest: str
 
 
 def side(path: Path) -> Side:
     """What lies at a path. Raises GradproofError GP481, and ContractErrors for a contract that is wrong."""
-    contracts = sorted(path.glob("proofs/*/contract.yaml")) if path.is_dir() else []
-    if contracts:
-        return _side(path, CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS))
-    if path.is_dir():
-        return side_of(path, [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()])
-    return side_of(path, [path]) if path.suffix == ".json" else _side(path, CONTRACT, [_contract_tree(path)], {})
+    if not path.is_dir():
+        return side_of(path, [path]) if path.suffix == ".json" else _side(path, "contract", [_contract_tree(path)])
+    if contracts := sorted(path.glob("proofs/*/contract.yaml")):
+        return _side(path, "contract", [_contract_tree(p) for p in contracts], _settings(path / "pyproject.toml"))
+    return side_of(path, [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()])
 
 
 def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
     """Reports, in files or as they are before they are written. Raises GradproofError GP481."""
-    return _side(path, REPORT, [_report(report) for report in reports], {})
+    return _side(path, "report", [_report(report) for report in reports])
 
 
-def _side(path: Path, kind: str, items: Sequence[Item], settings: Tree) -> Side:
+def _side(path: Path, kind: Literal["contract", "report"], items: Sequence[Item], settings: Tree | None = None) -> Side:
     found = {item.name: item for item in items}
-    if not items:
-        raise unreadable(path, "it holds no contract and no report")
-    if len(found) < len(items):
-        raise unreadable(path, "two contracts have one name")
-    digest = digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings])
-    return Side(path, kind, found, settings, digest)
+    if len(found) < len(items) or not items:
+        raise unreadable(path, "two contracts have one name" if items else "it holds no contract and no report")
+    digest = digest_of([*([i.name, i.version, i.open, i.tree] for i in items), settings or {}])
+    return Side(SideShape(path=str(path), kind=kind, digest=digest), found, settings or {})
 
 
 def unreadable(path: Path, why: str) -> GradproofError:
@@ -142,24 +141,28 @@ def unreadable(path: Path, why: str) -> GradproofError:
     return GradproofError("GP481", f"{path}: {why}", expected, "name one of these")
 
 
-def _trimmed(value: Any) -> Any:
+def _trimmed(table: Tree) -> dict[str, Any]:
     """Without what says nothing: None, empty texts, lists and mappings, at every depth of mappings."""
-    if not isinstance(value, Mapping):
-        return value
-    kept = {key: _trimmed(x) for key, x in value.items()}
+    kept = {key: _trimmed(x) if isinstance(x, Mapping) else x for key, x in table.items()}
     return {key: x for key, x in kept.items() if x is not None and x not in ("", [], {})}
+
+
+def _without(row: Tree, *names: str) -> dict[str, Any]:
+    return {key: x for key, x in row.items() if key not in names}
 
 
 def keyed(rows: Iterable[Any], *names: str) -> dict[str, Any]:
     """Rows by these fields of theirs; a second one of a name has a number."""
     found: dict[str, Any] = {}
     for row in rows:
-        base = key = " ".join(str(row[n]) for n in names if row.get(n)) or "unnamed"
-        number = 2
-        while key in found:
-            key, number = f"{base} #{number}", number + 1
-        found[key] = row
+        base = " ".join(str(row[n]) for n in names if row.get(n)) or "unnamed"
+        numbered = (f"{base} #{number}" for number in count(2))
+        found[next(key for key in chain([base], numbered) if key not in found)] = row
     return found
+
+
+def _waivers(rows: Iterable[Any]) -> dict[str, Any]:
+    return keyed(rows, "obligation", "layer")
 
 
 def _contract_tree(path: Path) -> Item:
@@ -172,14 +175,18 @@ def _contract_tree(path: Path) -> Item:
     contract = load(path)
     _, root, _ = read(path, str(path))
     raw = root.plain(floats=False) if root is not None else {}
-    tree: dict[str, Any] = {**raw, "metadata": {k: v for k, v in raw["metadata"].items() if k != "version"}}
     rows = zip(raw.get("proof_obligations", []), contract.obligations, strict=True)
-    tree["proof_obligations"] = {o.id: _obligation(row) for row, o in rows}
-    for section in CHECKS:
-        tree[section] = {key: _row_tree(row) for key, row in keyed(raw.get(section, []), "id").items()}
-    structure = raw.get("kernel_structure", {})
-    tree["kernel_structure"] = {"phases": keyed(structure.get("phases", []), "name")}
-    tree["qa_gate"] = _gate(raw.get("qa_gate") or {})
+    gate = raw.get("qa_gate") or {}
+    bugs = gate.get("seeded_bug", [])
+    gate |= {"seeded_bug": bugs if isinstance(bugs, list) else [bugs], "waivers": _waivers(gate.get("waivers", []))}
+    tree = {
+        **raw,
+        "metadata": _without(raw["metadata"], "version"),
+        "proof_obligations": {o.id: _obligation(row) for row, o in rows},
+        **{at: {key: _check(row) for key, row in keyed(raw.get(at, []), "id").items()} for at in CHECKS},
+        "kernel_structure": {"phases": keyed(raw.get("kernel_structure", {}).get("phases", []), "name")},
+        "qa_gate": gate,
+    }
     return Item(contract.id, contract.metadata.version, _trimmed(tree) | {"text": contract.digest})
 
 
@@ -189,24 +196,16 @@ def _obligation(row: Tree) -> dict[str, Any]:
     rows = [{**r, "role": r.get("role", "required")} for r in given]
     alone = len({r.get("dtype") for r in rows}) == len(rows)
     tolerance = keyed(rows, *(["dtype"] if alone else ["dtype", "metric", "domain"]))
-    found = {**row, "tolerance": tolerance, "applies_to": row.get("applies_to", "all")}
-    return {k: v for k, v in found.items() if k not in ("id", "tolerances")}
+    own = {"tolerance": tolerance, "applies_to": row.get("applies_to", "all")}
+    return {**_without(row, "id", "tolerances"), **own}
 
 
-def _row_tree(row: Tree) -> dict[str, Any]:
+def _check(row: Tree) -> dict[str, Any]:
     """A check of a contract. What a row of the field names as one obligation is a list of one."""
     obligations = [*([row["obligation"]] if row.get("obligation") else []), *row.get("obligations", [])]
-    left = {k: v for k, v in row.items() if k not in ("id", "obligation")}
-    bounds = keyed(row.get("bounds", []), "name")
-    bounds = {name: {k: v for k, v in b.items() if k != "name"} for name, b in bounds.items()}
+    bounds = {name: _without(b, "name") for name, b in keyed(row.get("bounds", []), "name").items()}
     own = {"obligations": obligations, "expect": row.get("expect", str(Expect.HOLDS)), "bounds": bounds}
-    return {**left, **own}
-
-
-def _gate(gate: Tree) -> dict[str, Any]:
-    bugs = gate.get("seeded_bug", [])
-    listed = bugs if isinstance(bugs, list) else [bugs]
-    return {**gate, "seeded_bug": listed, "waivers": keyed(gate.get("waivers", []), "obligation", "layer")}
+    return {**_without(row, "id", "obligation"), **own}
 
 
 def _settings(path: Path) -> Tree:
@@ -217,11 +216,10 @@ def _settings(path: Path) -> Tree:
         if not path.is_file():
             raise OSError("it is no file")
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradproof", {})
-        waivers = keyed(table.get("waivers", []), "obligation", "layer")
+        waivers = _waivers(table.get("waivers", []))
     except (OSError, ValueError, AttributeError, TypeError) as e:
         raise unreadable(path, f"it has no [tool.gradproof] that can be read: {e}") from e
-    found: Tree = _trimmed({**table, "waivers": json.loads(json.dumps(waivers, default=str))})
-    return found
+    return _trimmed({**table, "waivers": json.loads(json.dumps(waivers, default=str))})
 
 
 def _report(given: Path | Tree) -> Item:
@@ -235,51 +233,48 @@ def _report(given: Path | Tree) -> Item:
         raise unreadable(path, f"it cannot be read: {e}") from e
     try:
         require(report)
-        if report["run_state"] == "running":
-            why = f"{path}: its run has not finished, or it was killed"
-            return Item(report["contract"]["id"], str(report["contract"]["version"]), {}, why)
-        return _of_report(report)
+        running = report["run_state"] == "running"
+        why = f"{path}: its run has not finished, or it was killed" if running else ""
+        contract = report["contract"]
+        return Item(contract["id"], str(contract["version"]), {} if running else _of_report(report), why)
     except GradproofError as e:
         raise unreadable(path, e.found) from e
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise unreadable(path, f"it is no whole report: {type(e).__name__}: {e}") from e
 
 
-def _of_report(report: Tree) -> Item:
-    contract, gate = report["contract"], report["gate"] or {}
+def _of_report(report: Tree) -> Tree:
+    contract = report["contract"]
     tree = {
         "depends_on": contract.get("depends_on", []),
-        "gate": {
-            **{k: gate.get(k) for k in ("id", "name", "description", "pass_criteria")},
-            "criteria": {c["name"]: {k: c[k] for k in ("obligations", "met")} for c in gate.get("criteria", [])},
-            "falsification": gate.get("falsification", {}).get("text"),
-            "turned_red": gate.get("falsification", {}).get("turned_red") is True,
-        }
-        if gate
-        else {},
+        "gate": _gate(report["gate"]) if report["gate"] else {},
         "obligations": {o["id"]: _ruled(o) for o in report["obligations"]},
         "checks": {c["id"]: _judged(c) for c in report["checks"]},
         "mutants": {m["name"]: {"killed": bool(m["killed_by"]) and not m["survived"]} for m in report["mutants"]},
-        "waivers": keyed(
-            [{k: v for k, v in w.items() if k not in ("state", "cells")} for w in report.get("waivers", [])],
-            "obligation",
-            "layer",
-        ),
+        "waivers": _waivers([_without(w, "state", "cells") for w in report.get("waivers", [])]),
         "run_state": report["run_state"],
         "rounding": report["rounding"]["status"],
         "text": contract.get("digest", ""),
     }
-    kept = _trimmed(tree)
-    return Item(contract["id"], str(contract["version"]), {**kept, "profile": report["profile"]})
+    return {**_trimmed(tree), "profile": report["profile"]}
+
+
+def _gate(gate: Tree) -> dict[str, Any]:
+    shown = gate.get("falsification", {})
+    return {
+        **{k: gate.get(k) for k in ("id", "name", "description", "pass_criteria")},
+        "criteria": {c["name"]: {k: c[k] for k in ("obligations", "met")} for c in gate.get("criteria", [])},
+        "falsification": shown.get("text"),
+        "turned_red": shown.get("turned_red") is True,
+    }
 
 
 def _ruled(row: Tree) -> dict[str, Any]:
     """A row of the coverage matrix. Its reach counts where it is discharged; elsewhere the effect says enough."""
     cells = {}
     for layer, cell in row["cells"].items():
-        done = cell["effect"] == Effect.DISCHARGED
-        own = {"required": cell["required"], "effect": cell["effect"], "subject": cell.get("subject")}
-        cells[layer] = {**own, "reach": cell.get("reach") if done else None}
+        reach = cell.get("reach") if cell["effect"] == Effect.DISCHARGED else None
+        cells[layer] = {k: cell[k] for k in ("required", "effect")} | {"subject": cell.get("subject"), "reach": reach}
     names = ("type", "formal", "property", "assumptions", "tolerances", "effect")
     return {**_obligation({k: row[k] for k in names if k in row}), "cells": cells}
 
@@ -299,13 +294,8 @@ def _judged(row: Tree) -> dict[str, Any]:
 
 
 # -- Two sides compared: the changes of each contract, what semver asks of its version, and the exit.
-NEEDED = {
-    Direction.WEAKENED: "major",
-    Direction.UNDECIDED: "major",
-    Direction.STRENGTHENED: "minor",
-    Direction.NEUTRAL: "patch",
-}
 STEPS = ("none", "patch", "minor", "major")
+NEEDED = dict(zip(Direction, ("major", "major", "minor", "patch"), strict=True))
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
 
@@ -317,31 +307,22 @@ def difference(old: Path, new: Path) -> Diff:
 def between(before: Side, after: Side) -> Diff:
     """What changed from one side to the other."""
     reasons = list(_open(before, after))
-    contracts: list[dict[str, Any]] = []
-    if not reasons:
-        names = dict.fromkeys([*before.items, *after.items])
-        pairs = [(before.items.get(name), after.items.get(name)) for name in names]
-        if _alone(before, after):
-            pairs = [(next(iter(before.items.values())), next(iter(after.items.values())))]
-        contracts = [_contract(*pair, before, after) for pair in pairs]
-        reasons = [i.open for pair in pairs for i in pair if i is not None and i.open]
-        if before.settings or after.settings:
-            changes = list(compare(before.settings, after.settings, diff_rules.SETTINGS))
-            contracts.append(_row("pyproject.toml", "", "", changes))
-    found = [change.direction for row in contracts for change in row["changes"]]
-    totals = {direction: found.count(direction) for direction in Direction}
-    undecided = totals[Direction.UNDECIDED] or reasons
-    exit_ = Exit.BROKEN if totals[Direction.WEAKENED] else Exit.OPEN if undecided else Exit.MET
-    named = (("old", before), ("new", after))
-    sides = {name: {"path": str(s.path), "kind": s.kind, "digest": s.digest} for name, s in named}
-    stated = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
-    return Diff.model_validate({**stated, "open": reasons, "contracts": contracts, "totals": totals})
+    pairs = [] if reasons else _pairs(before, after)
+    contracts = [_contract(*pair) for pair in pairs]
+    reasons += [item.open for pair in pairs for item in pair if item is not None and item.open]
+    if pairs and (before.settings or after.settings):
+        contracts.append(_row("pyproject.toml", "", "", list(compare(before.settings, after.settings, SETTINGS))))
+    totals = _totals(contracts)
+    exit_ = _exit(totals, reasons)
+    sides = {"old": before.shape, "new": after.shape, "contracts": contracts, "totals": totals, "open": reasons}
+    said = {"schema": DIFF, "gradproof": __version__, "exit": str(exit_), "code": EXIT_CODE[exit_]}
+    return Diff.model_validate(said | sides)
 
 
 def _open(before: Side, after: Side) -> Iterator[str]:
     """Why two sides cannot be compared at all."""
-    if before.kind != after.kind:
-        yield f"{before.kind} and {after.kind} do not say the same things"
+    if before.shape.kind != after.shape.kind:
+        yield f"{before.shape.kind} and {after.shape.kind} do not say the same things"
     elif not (set(before.items) & set(after.items)) and not _alone(before, after):
         yield f"no contract is on both sides: {', '.join(before.items)}; {', '.join(after.items)}"
     for name in before.items.keys() & after.items.keys():
@@ -352,77 +333,43 @@ def _open(before: Side, after: Side) -> Iterator[str]:
 
 def _alone(before: Side, after: Side) -> bool:
     """Two single contracts under different names are one contract that was renamed, where an obligation is on both."""
-    if before.kind != CONTRACT or len(before.items) != 1 or len(after.items) != 1:
+    if before.shape.kind != "contract" or len(before.items) != 1 or len(after.items) != 1:
         return False
     one, other = (next(iter(s.items.values())).tree.get("proof_obligations", {}) for s in (before, after))
     return bool(set(one) & set(other))
 
 
-def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> dict[str, Any]:
+def _pairs(before: Side, after: Side) -> list[tuple[Item | None, Item | None]]:
+    if _alone(before, after):
+        return list(zip(before.items.values(), after.items.values(), strict=True))
+    return [(before.items.get(name), after.items.get(name)) for name in dict.fromkeys([*before.items, *after.items])]
+
+
+def _contract(old: Item | None, new: Item | None) -> ComparedShape:
     """One contract. One that is gone or new is one change."""
-    there = new or old
-    assert there is not None
-    if old is None or new is None:
-        way, word = (Direction.WEAKENED, "dropped") if new is None else (Direction.STRENGTHENED, "new")
-        sides = (ABSENT if old is None else "it", ABSENT if new is None else "it")
-        change = changed("contract", there.name, FieldChange(way, word, *sides))
-        return _row(there.name, old.version if old else "", new.version if new else "", [change])
-    if old.open or new.open:
-        return _row(there.name, old.version, new.version, [])
-    table = diff_rules.CONTRACT if before.kind == CONTRACT else diff_rules.EVIDENCE
-    was, now = _shared(old.tree, new.tree)
-    changes = list(compare(was, now, table))
-    stated = [c for c in changes if c.place != "text"]
-    claims = any(c.of == "claim" for c in stated)
-    return _row(there.name, old.version, new.version, stated if claims else changes)
+    name = next(item.name for item in (new, old) if item)
+    if not old or not new:
+        found = list(changes("contract", name, present("it" if old else ABSENT, "it" if new else ABSENT)))
+    else:
+        found = [] if old.open or new.open else list(compare(old.tree, new.tree))
+    if any(c.of == "claim" and c.place != "text" for c in found):
+        found = [c for c in found if c.place != "text"]
+    return _row(name, old.version if old else "", new.version if new else "", found)
 
 
-def _shared(*both: Tree) -> list[dict[str, Any]]:
-    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells.
-
-    Of a check that is what its evidence shows, of a cell its reach.
-    """
-    trees = [deepcopy({k: v for k, v in tree.items() if k != "profile"}) for tree in both]
-    for rows in _on_both(trees, "checks"):
-        if not all(str(row.get("status")).endswith(f", {Effect.DISCHARGED}") for row in rows):
-            _without(rows, "shown", "taken", "covers", "killed", "domain")
-    for obligation in _on_both(trees, "obligations"):
-        for cells in _on_both(obligation, "cells"):
-            if any(cell.get("effect") != Effect.DISCHARGED for cell in cells):
-                _without(cells, "reach")
-    return trees
-
-
-def _on_both(trees: Sequence[dict[str, Any]], key: str) -> list[list[dict[str, Any]]]:
-    """The entries of a table that both trees have, each as a pair."""
-    one, other = (tree.get(key, {}) for tree in trees)
-    return [[one[name], other[name]] for name in one.keys() & other.keys()]
-
-
-def _without(rows: Iterable[dict[str, Any]], *keys: str) -> None:
-    for row in rows:
-        for key in keys:
-            row.pop(key, None)
-
-
-def _row(name: str, old: str, new: str, changes: Sequence[ChangeShape]) -> dict[str, Any]:
-    order = list(Direction)
-    ranked = sorted(changes, key=lambda c: order.index(c.direction))
-    claims = [NEEDED[c.direction] for c in changes if c.of == "claim"]
-    needed = max(claims, key=STEPS.index, default="none")
+def _row(name: str, old: str, new: str, found: Sequence[ChangeShape]) -> ComparedShape:
+    ranked = sorted(found, key=lambda c: list(Direction).index(c.direction))
+    needed = max((NEEDED[c.direction] for c in found if c.of == "claim"), key=STEPS.index, default="none")
     up = raised(old, new)
     enough = None if up is None else up != "lowered" and STEPS.index(up) >= STEPS.index(needed)
     version = {"old": old, "new": new, "needed": needed, "raised": up, "accordingly": enough}
-    return {"contract": name, "version": version, "changes": ranked}
+    return ComparedShape.model_validate({"contract": name, "version": version, "changes": ranked})
 
 
 def raised(old: str, new: str) -> str | None:
     """Which part of X.Y.Z was raised: major, minor, patch, none, or `lowered`; None where one is no X.Y.Z."""
-    found = [_VERSION.fullmatch(text) for text in (old, new)]
-    if found[0] is None or found[1] is None:
+    before, after = ([*map(int, m.groups())] if (m := _VERSION.fullmatch(text)) else [] for text in (old, new))
+    if not before or not after:
         return None
-    before, after = (tuple(map(int, m.groups())) for m in found if m is not None)
-    if after < before:
-        return "lowered"
-    pairs = zip(("major", "minor", "patch"), before, after, strict=True)
-    return next((name for name, a, b in pairs if a != b), "none")
+    parts = zip(STEPS[:0:-1], before, after, strict=True)
+    return "lowered" if after < before else next((name for name, a, b in parts if a != b), "none")

@@ -194,8 +194,8 @@ def test_what_a_gate_demands_and_excuses(name: str) -> None:
     """In a contract's gate and in pyproject.toml alike."""
     old, new, kind, word = DEMANDS[name]
     gates = [{"qa_gate": {"id": "G", **side}} for side in (old, new)]
-    assert tree_changes(*gates, rules.CONTRACT) == [(kind, word, "weakened")]
-    [(back, _, direction)] = tree_changes(*reversed(gates), rules.CONTRACT)
+    assert tree_changes(*gates, rules.RULES) == [(kind, word, "weakened")]
+    [(back, _, direction)] = tree_changes(*reversed(gates), rules.RULES)
     assert (back, direction) == (kind, "strengthened")
     named = {"least": "require", "gpu_max_age_days": "gpu-max-age-days", "waivers": "waivers"}
     tables = [{named[k]: v for k, v in side.items()} for side in (old, new)]
@@ -262,16 +262,17 @@ def test_every_field_of_a_contract_has_a_rule(root: type[BaseModel]) -> None:
     """A field that is new in the dialect must be given its order; until then it is undecided."""
     found = list(leaves(root, ()))
     assert len(found) > 50
-    lost = [p for p in found if rules.rule_of(rules.CONTRACT, p) is None and p[-1] not in NO_FIELD]
-    lost = [p for p in lost if rules.rule_of(rules.CONTRACT, (*p, "x")) is None]
+    lost = [p for p in found if rules.rule_of(rules.RULES, p) is rules.OTHER and p[-1] not in NO_FIELD]
+    lost = [p for p in lost if rules.rule_of(rules.RULES, (*p, "x")) is rules.OTHER]
     assert lost == []
 
 
 def test_a_field_without_a_rule_is_undecided() -> None:
-    [change] = compare({"new_field": 1}, {"new_field": 2}, rules.CONTRACT)
-    assert change == rules.changed("other", "new_field", rules.FieldChange(U, "changed", "1", "2"))
-    assert rules.rule_of(rules.CONTRACT, ("kani_harnesses", "K-1", "new_field")) is None
-    assert [c.direction for c in compare(ABSENT, {"x": {"y": 1}}, rules.CONTRACT)] == [U]
+    [change] = compare({"new_field": 1}, {"new_field": 2}, rules.RULES)
+    assert (change.kind, change.place, change.direction) == ("other", "new_field", U)
+    assert (change.word, change.old, change.new, change.of) == ("changed", "1", "2", "claim")
+    assert rules.rule_of(rules.RULES, ("kani_harnesses", "K-1", "new_field")) is rules.OTHER
+    assert [c.direction for c in compare(ABSENT, {"x": {"y": 1}}, rules.RULES)] == [U]
 
 
 def test_the_command_prints_words_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

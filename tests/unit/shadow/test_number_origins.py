@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from gradproof.shadow.follow.origins import Origins
-from gradproof.shadow.follow.terms import MODULUS, NAMED, RANGE, ROWS, SIZE, SLICE, UNREAD, WRITTEN, Number
+from gradproof.shadow.follow.terms import NAMED, SIZE, UNREAD, WRITTEN, Number
+from gradproof.shadow.texts import MODULUS, RANGE, ROWS, SLICE
 
 ORIGINS = Origins(lambda tensor, axis: int(tensor.shape[axis]) * (axis == 0))
 N, B, WIDTH = 4, 2, 3

@@ -1,10 +1,11 @@
-"""A batch norm in training: its samples have no gradient and no loss of their own, so neither is decided."""
+"""Samples that meet: in a batch norm nothing is decided, and rows that torch did not make are named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -75,3 +76,73 @@ def test_a_check_without_a_tail_names_it() -> None:
     assert said in checked.check(trains("group norm")).uncovered
     asked = checked.check(trains("group norm"), tail=2)
     assert (asked.outcome, said in asked.uncovered) == (Outcome.REFUTED, False)
+
+
+def centred(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch whose mean is taken off: its rows meet before the model."""
+    x, y = (torch.stack(part) for part in zip(*rows, strict=True))
+    return x - x.mean(0), y
+
+
+class Arrays(torch.utils.data.Dataset[Any]):
+    """Samples as arrays of NumPy's."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, at: int) -> Any:
+        made = numpy.random.default_rng(at).standard_normal(9, dtype=numpy.float32)
+        return made[:8], made[8:]
+
+
+X, Y = torch.randn(24, 8), torch.randn(24, 1)
+TABLE = X.numpy().copy()
+
+
+def of_a_loader(loader: Any) -> Callable[[], Any]:
+    """The batches of a data loader."""
+    return lambda: iter(loader)
+
+
+def in_turn(batch: Callable[[slice], Any]) -> Callable[[], Any]:
+    """The micro-batches of two samples, each by its rows."""
+    return lambda: (batch(slice(at, at + 2)) for at in range(0, 24, 2))
+
+
+PAIRS = torch.utils.data.TensorDataset(X, Y)
+OUTSIDE: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "numpy moves labels": (in_turn(lambda at: (X[at], torch.from_numpy(numpy.roll(Y[at].numpy(), 1, 0)))), ["[2, 1]"]),
+    "a list of numbers": (in_turn(lambda at: (X[at], torch.tensor([*reversed(Y[at].tolist())]))), ["[2, 1]"]),
+    "numpy makes a batch": (in_turn(lambda at: (torch.from_numpy(TABLE[at] * 2), Y[at])), ["[2, 8]"]),
+    "numpy, and torch goes on": (in_turn(lambda at: (torch.from_numpy(TABLE[at]).float().clone(), Y[at])), ["[2, 8]"]),
+    "a worker's own function": (
+        of_a_loader(torch.utils.data.DataLoader(PAIRS, 2, num_workers=1, collate_fn=centred)), ["[2, 8]"],
+    ),
+    "a worker": (of_a_loader(torch.utils.data.DataLoader(PAIRS, 2, num_workers=1)), []),
+    "arrays, one by one": (of_a_loader(torch.utils.data.DataLoader(Arrays(), 2)), []),
+    "a table of numpy's": (in_turn(lambda at: (torch.from_numpy(TABLE)[at], Y[at])), []),
+    "rows, one by one": (in_turn(lambda at: (torch.stack([torch.from_numpy(row) for row in TABLE[at]]), Y[at])), []),
+    "torch alone": (in_turn(lambda at: (X[at], Y[at])), []),
+    "labels of other rows": (in_turn(lambda at: (X[at], torch.stack([Y[at.start + 1], Y[at.start]]))), ["[2, 1]"]),
+    "rows in another order": (in_turn(lambda at: (X[[at.start + 1, at.start]], Y[[at.start + 1, at.start]])), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_rows_that_torch_did_not_make_are_named(name: str) -> None:
+    """What NumPy, Python or a worker did to the rows of a batch is not seen: that each is a sample is said first."""
+    batches, shapes = OUTSIDE[name]
+
+    def train() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for i, (x, y) in enumerate(batches()):
+            (nn.functional.mse_loss(model(x), y) / 4).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = checked.watch(train)
+    said = [line for line in found.taken if line.startswith("for one sample each: ")]
+    assert found.result("GA-EQ-001").outcome is Outcome.HOLDS
+    assert [line.rpartition(": ")[2].rpartition(" at ")[0] for line in said] == shapes

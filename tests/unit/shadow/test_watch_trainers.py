@@ -158,9 +158,9 @@ def test_rows_that_train_again_in_evaluation_mode_are_rows_of_two_windows() -> N
 
 
 def test_an_evaluation_that_stays_open_is_named() -> None:
-    for data, words in (("probe", "hold the same"), ("torch.randn(2, 8)", "is in no gradient")):
+    for data in ("probe", "torch.randn(2, 8)"):
         found = evaluated("model.eval()", "loss.backward()", f"model({data})").result("GA-DATA-001")
-        assert words in found.reason
+        assert "is in no gradient" in found.reason
         assert "its forward pass was in evaluation mode" in found.reason
 
 

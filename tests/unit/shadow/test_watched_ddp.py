@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from gradproof.shadow.process.check import script_of
 from gradproof.shadow.result import Verification
 from tests.checked import watch
 
+FILE = "ddp_loop.py"
 LOOP = """
 import json, sys, torch
 from contextlib import nullcontext
@@ -66,10 +68,11 @@ UNDECIDED = {
 
 
 def watched(text: str) -> Verification:
-    """What is said of a loop on one rank."""
+    """What is said of a loop on one rank. Its text is read as that of a file is."""
+    linecache.cache[FILE] = len(text), None, text.splitlines(keepends=True), FILE
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
-        return watch(lambda: exec(compile(text, "ddp_loop.py", "exec", dont_inherit=True), {"__name__": "ddp_loop"}), 4)
+        return watch(lambda: exec(compile(text, FILE, "exec", dont_inherit=True), {"__name__": "ddp_loop"}), 4)
     finally:
         dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from torch.nn import functional as F
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.facts import RunFacts
 from gradproof.shadow.follow.plain_numbers import Float, Integer
+from gradproof.shadow.judge import two_runs
 from gradproof.shadow.judge.by_terms import Judge
-from gradproof.shadow.judge.two_runs import check_whole
+from gradproof.shadow.judge.two_runs import attempted, check_whole
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 from gradproof.shadow.tape.run import Run
@@ -176,7 +178,35 @@ def test_a_number_that_was_read_changes_no_type_and_is_not_followed_where_it_is_
     assert kinds == {torch.float32, torch.bfloat16}
 
 
-def counted(run: Run, lengths: Any, by_window: bool) -> None:
+def uneven(n: int) -> list[int]:
+    """How many tokens of each sample count: micro-batches have other counts."""
+    return [1 + i % 5 for i in range(n)]
+
+
+def by_sum(score: Any, window: Any, of: int) -> Any:
+    """The sum of the losses, by the tokens of all of the window."""
+    return score(reduction="sum") / sum(int((b != -100).sum()) for _, b in window)
+
+
+def by_share(score: Any, window: Any, of: int) -> Any:
+    """The mean, times the share that a micro-batch has of the tokens of the window."""
+    each = [int((b != -100).sum()) for _, b in window]
+    return score() * each[of] / sum(each)
+
+
+def by_part(score: Any, window: Any, of: int) -> Any:
+    """A mean of means, by hand."""
+    return score(reduction="sum") / (int((window[of][1] != -100).sum()) * len(window))
+
+
+def printed(score: Any, window: Any, of: int) -> Any:
+    """The sum by a count that is a tensor; the count is read for a line of text alone."""
+    count = sum((b != -100).sum() for _, b in window)
+    print(f"{int(count)} tokens")
+    return score(reduction="sum") / count
+
+
+def counted(run: Run, lengths: Any, share: Any) -> None:
     """Token means with counts that Python makes plain integers of."""
     torch.manual_seed(run.seed)
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
@@ -184,27 +214,45 @@ def counted(run: Run, lengths: Any, by_window: bool) -> None:
     ids = torch.randint(0, 5, (run.samples, 6))
     labels = ids.masked_fill(torch.arange(6) >= torch.tensor(lengths(run.samples))[:, None], -100)
     for window in windows(run, ids, labels):
-        total = sum(int((b != -100).sum()) for _, b in window)
-        for a, b in window:
-            own = total if by_window else int((b != -100).sum()) * len(window)
-            loss = F.cross_entropy(model(a).flatten(0, 1), b.flatten(), reduction="sum", ignore_index=-100)
-            (loss / own).backward()
+        for at, (a, b) in enumerate(window):
+            given = (model(a).flatten(0, 1), b.flatten())
+            share(partial(F.cross_entropy, *given, ignore_index=-100), window, at).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def test_counts_that_are_plain_integers_hold_at_uneven_counts_alone() -> None:
-    def uneven(n: int) -> list[int]:
-        return [1 + i % 5 for i in range(n)]
+@pytest.mark.parametrize(
+    ("share", "made", "stated"), [(by_sum, [False], True), (printed, [False], False), (by_share, [False, True], True)]
+)
+def test_a_count_is_that_of_this_run_only_where_the_loss_needs_it(
+    share: Any, made: list[bool], stated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three loops make plain integers of counts, and hold: by the formula of the counts, or by those of this run.
 
+    Which it is shows where both runs are compared. A mean times a plain number is equal for the counts of this run
+    alone, and what a step leaves behind is named by its gradient: so both runs are made again for it. A loop that
+    prints its count would hold for less, were the count taken for a number where Python took it.
+    """
+    hints: list[bool] = []
+
+    def noted(step: Any, request: Any, given: Any, *rest: Any) -> Any:
+        hints.append(given.integers)
+        return attempted(step, request, given, *rest)
+
+    monkeypatch.setattr(two_runs, "attempted", noted)
+    found = whole(lambda run: counted(run, uneven, share))
+    assert found.result("GA-EQ-001").outcome is HOLDS, found.result("GA-EQ-001").reason
+    assert list(dict.fromkeys(hints)) == made
+    assert any("counts of tokens" in text for text in found.assumptions) is stated
+
+
+def test_counts_that_are_plain_integers_hold_at_uneven_counts_alone() -> None:
     def even(n: int) -> list[int]:
         return [1 + 4 * (i % 2) for i in range(n)]
 
-    right = whole(lambda run: counted(run, uneven, by_window=True))
-    assert right.result("GA-EQ-001").outcome is HOLDS, right.result("GA-EQ-001").reason
-    assert any("counts of tokens" in text for text in right.assumptions)
     for lengths in (uneven, even):
-        assert whole(lambda run, ls=lengths: counted(run, ls, by_window=False)).result("GA-EQ-001").outcome is not HOLDS
+        made = whole(lambda run, lengths=lengths: counted(run, lengths, by_part))
+        assert made.result("GA-EQ-001").outcome is not HOLDS
 
 
 def test_labels_that_ignore_nothing_are_said_to_be_untested() -> None:

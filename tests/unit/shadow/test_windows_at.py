@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -355,3 +356,30 @@ def test_a_factor_that_may_be_the_division_is_told_with_what_to_do() -> None:
     assert (result.outcome, result.help) == (Outcome.UNKNOWN, scale.WRITE_N)
     assert "whether a loss of window 1 is divided by N is not shown: 0.25 at " in result.reason
     assert any(line.startswith("for N = 4: ") for line in watched(loop(), None).taken)
+
+
+@pytest.mark.parametrize(
+    ("writes", "words"),
+    [("rates", "sets 1 numbers of optimizers"), ("weights", "has 2 weights written without a step")],
+)
+def test_what_a_later_window_writes_between_passes_is_seen(writes: str, words: str) -> None:
+    def train(late: int) -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = torch.randn(288, 4), torch.randn(288, 1)
+        for i in range(144):
+            at = slice(2 * i, 2 * i + 2)
+            (torch.nn.functional.mse_loss(model(x[at]), y[at]) / 4).backward()
+            with torch.no_grad():
+                for weight in model.parameters() if i == late and writes == "weights" else ():
+                    weight.mul_(0.5)
+            for group in optimizer.param_groups if i == late and writes == "rates" else ():
+                group["lr"] *= 0.5
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    equal = [watch(partial(train, late)).result("GA-EQ-001") for late in (-1, 4 * 5)]
+    assert equal[0].outcome is Outcome.HOLDS
+    assert equal[1].outcome is Outcome.UNKNOWN
+    assert words in equal[1].reason

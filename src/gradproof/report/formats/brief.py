@@ -41,6 +41,7 @@ USUAL: Mapping[str, str] = {
     "both runs are given the same": "the full batch has the same samples and draws",
     "a sample is a row of": "a sample is a row of a batch",
     "plain numbers, as N": "plain numbers are those of the recorded windows",
+    "the learning rate that a script gives": "the learning rate is the full batch's",
     "each window has as many": "windows have as many micro-batches as these",
 }
 """How an assumption that every verification has begins, and what a few words say of it. All others are shown whole."""

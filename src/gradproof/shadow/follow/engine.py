@@ -419,7 +419,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         for parameter in self.kept:
             for kind in kinds:
                 tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
-                if tensor is not None and plain(tensor) and not inside(tensor):
+                if tensor is not None and plain(tensor):
                     self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
 
     def compare(self, *kinds: str) -> None:

@@ -160,6 +160,7 @@ class RunFacts:
     numbers of parameters, and learning rates, at the end. `there`: the most rows that a line drew, or infinity where
     data come from outside. `fixed`: where constants have more rows than a window has
     samples, or are computed from as many. `passed`: what the backward passes of each window began with, in numbers.
+    `numbered`: a count is that of this run alone.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -191,6 +192,7 @@ class RunFacts:
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     last_rates: list[float] = field(default_factory=list)
     fixed: dict[Location, None] = field(default_factory=dict)
+    numbered: bool = False
     passed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def unscaled_of(self, step: Update) -> tuple[Fraction, Powers] | None:
@@ -229,16 +231,14 @@ class Hints:
     """What an earlier attempt showed.
 
     `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `rows`:
-    each row of a first axis is a sample until its use shows that all samples have it, whatever its size. `snap`:
-    float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
-    `apart`: the draws that are other ones on other ranks. `fixed`: tensors that one run took for constants, by their
-    numbers. `log`: takes the records of the run.
+    each row of a first axis is a sample until its use shows that all samples have it, whatever its size.
+    `integers`: counts are the numbers of this run. `apart`: the draws that are other ones on other ranks. `fixed`:
+    tensors that one run took for constants, by their numbers. `log`: takes the records of the run.
     """
 
     by_hand: bool = False
     common: frozenset[str] = frozenset()
     rows: bool = False
-    snap: bool = False
     integers: bool = False
     apart: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()

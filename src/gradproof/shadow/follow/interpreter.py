@@ -48,17 +48,21 @@ MOST = 1024
 """The most rows of a tensor that are taken apart where no size says that they are samples."""
 
 
-# -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
-NEAR = {"float64": ((Fraction(1, 2**52), 2**16),), "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024))}
-"""Greatest relative distance, and greatest denominator, of a snapped constant, nearest first.
+# -- Float constants stand for rationals: 1/3 typed into a loop is a float near it.
+#
+# One rule, for every plain number, where it enters: a float is the simplest rational near it, if that is far simpler
+# than the float; else it is itself. So N * (1/N) is 1, and 0.3333 is not 1/3. Near is what the roundings that made it
+# may do, so that nothing is taken for equal that differs by more. A power of two rounds nothing: x and x/4 are read
+# alike.
+NEAR = {"float64": ((Fraction(1, 2**52), 2**20),), "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024))}
+"""Greatest relative distance, and greatest denominator, of the rational, nearest first.
 
 float64: 2^-52, two roundings (`1 / N / T` has two). float32: 2^-24, one rounding, else three (autograd divides by the
 window's tokens and multiplies by the micro-batch's). Two rationals of these denominators below 1 lie farther apart
 than that, or are equal.
 """
-
-RECIPROCAL = 2**18
-"""Greatest denominator of a snapped 1/k in float32: 1/k and 1/(k+1) are 2^-18 apart, far more than three roundings."""
+SMALL, RECIPROCAL = 2**-10, 2**17
+"""A small float32 is compared with 1/k first, k odd and up to 2^18: these are far more than three roundings apart."""
 
 
 def simplest(low: Fraction, high: Fraction) -> Fraction:
@@ -72,19 +76,22 @@ def simplest(low: Fraction, high: Fraction) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def snapped(x: float) -> Fraction:
-    """The rational that a finite float stands for: itself when nothing simpler is near enough."""
-    exact = Fraction(x)
-    if exact.denominator <= NEAR["float32"][0][1]:
-        return exact
+    """The rational that a finite float stands for: itself where nothing simpler is near enough."""
+    part, exponent = math.frexp(x)
+    size, unit = Fraction(abs(part)), Fraction(2) ** exponent * (-1 if x < 0 else 1)
+    if not x:
+        return Fraction(0)
     with np.errstate(over="ignore"):
         kinds = ["float32", "float64"] if float(np.float32(x)) == x else ["float64"]
+    whole = Fraction(RECIPROCAL, round(RECIPROCAL / size))
+    small = kinds[0] == "float32" and abs(x) < SMALL and whole.denominator < size.denominator
+    if small and abs(whole / size - 1) <= NEAR["float32"][1][0]:
+        return whole * unit
     for reach, limit in (near for kind in kinds for near in NEAR[kind]):
-        size = abs(exact)
         found = simplest(size * (1 - reach), size * (1 + reach))
-        unit = kinds[0] == "float32" and found.numerator == 1 and found.denominator <= RECIPROCAL
-        if found.denominator <= limit or unit:
-            return found if exact > 0 else -found
-    return exact
+        if found.denominator <= limit and found.denominator**2 <= size.denominator:
+            return found * unit
+    return Fraction(x)
 
 
 # -- Calls, laws, and what the laws make of a call.
@@ -169,15 +176,12 @@ class Interpreter(Algebra):
         super().__init__(terms)
         self.reduced: dict[int, tuple[Combination, Combination, str]] = {}
         self.numbers, self.locations = dict[int, float](), dict[int, Location]()
-        self.snap = False
-        """Whether float constants are read as the rationals that they stand for."""
         self.near: dict[float, Fraction] = {}
         """The float constants that stand for another rational than the one that they are."""
         self.integers = False
         """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = self.smooths = False
         """Whether every label of a loss counts, as far as is known."""
-        self.seen_counts = set[int]()  # of the labels of a loss
         self.tallied: dict[int, Combination] = {}
         """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.rows_chosen: dict[Location, list[int]] = {}
@@ -188,18 +192,18 @@ class Interpreter(Algebra):
         """Reads the numbers of a list of indices, where there are numbers."""
 
     def exact(self, number: Any) -> Fraction | None:
-        """A Python number as the rational that it is, or that it stands for."""
+        """A Python number as the rational that it stands for, as a float, or that it is."""
         found = exact(number)
         if found is None or isinstance(number, int) or (near := snapped(number)) == found:
             return found
         self.near[number] = near
-        return near if self.snap else found
+        return near
 
     def factor(self, number: Any, single: bool = False) -> tuple[Fraction | None, Powers]:
         """A number that scales a tensor, which may be of one element, as a rational times powers of named numbers."""
-        found = self.exact(number)
+        found = exact(number)
         named = None if found is None or abs(found) in (0, 1) else self.reads_line(number, single)
-        return (found, {}) if named is None else named
+        return (self.exact(number), {}) if named is None else named
 
     def counted_by(self, call: Call, dims: Sequence[int]) -> Powers:
         """By what a mean over some axes divides: the rows of a micro-batch, and what else it counts, have a name."""
@@ -218,6 +222,24 @@ class Interpreter(Algebra):
         rows = shape[value.axis]
         term = self.named(Number(SIZE, "rows", "", 0, rows, rows=rows))
         return {self.terms.scaled(self.terms.one, {term: 1}): total[self.terms.one] / rows}
+
+    def held(self, value: Combination) -> Fraction | None:
+        """A number that tensors hold, as a count or a weight, in this run; None where it is not known."""
+        total = Fraction(0)
+        for term, by in value.items():
+            bare, powers = self.terms.bare(term)
+            for scalar, power in multiplied(powers, {} if bare == self.terms.one else {bare: 1}).items():
+                held = self._of_scalar(scalar)
+                if not held:
+                    return None
+                by *= held**power
+            total += by
+        return total
+
+    def _of_scalar(self, scalar: int) -> Fraction | None:
+        if scalar in self.numbers:
+            return exact(self.numbers[scalar])
+        return self.held(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
     def named(self, number: Number) -> int:
         """The term of a number that has a name."""
@@ -436,7 +458,6 @@ class Interpreter(Algebra):
                 own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
         if self.integers:
-            self.seen_counts.add(sum(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
         counts = [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
         for count, number in zip(counts, seen if real else (), strict=False):

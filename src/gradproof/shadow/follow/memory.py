@@ -420,7 +420,9 @@ class Unchanged:
     def keep(self, name: str, tensor: torch.Tensor, value: Value) -> None:
         """Keep what a tensor holds."""
         whole = self.reach(tensor)
-        self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
+        with _disable_current_modes():
+            own = tensor.detach()
+        self._seen[name] = (own, value, whole, checksum(tensor) if whole else fingerprint(tensor))
 
     def changed(
         self, kind: str, read: Callable[[torch.Tensor], Value | None]
@@ -456,16 +458,18 @@ class Meetings:
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `repeated`: where a
     micro-batch met no row that another had not met there. `repeats`: batches of a data loader with rows that another
     iteration gave, by number, and where they were read.
-    `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first.
+    `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first;
+    `placed`: those of which rows are known by their place in a table.
     """
 
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
-        self._rows: list[tuple[tuple[int, int], Geometry, Sequence[int], set[int], Any]] = []
+        self._rows: list[tuple[tuple[int, int], tuple[int, ...], set[int], tuple[Any, int], Any]] = []
         self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}
-        self._met: dict[tuple[int, Geometry], tuple[Any, int, int, Any]] = {}
+        self.placed = set[int]()
+        self._met: dict[tuple[int, Geometry, Any], tuple[Any, int, int, Any]] = {}
         self._same: dict[tuple[int, int], Any] = {}
         self._ones: dict[tuple[str, int], tuple[Any, Geometry]] = {}
         self._fresh: set[tuple[int, int]] = set()
@@ -507,7 +511,7 @@ class Meetings:
             held = tensor.numel(), tensor.dtype, object() if holds is None else int(holds)
         self.holds.setdefault(fetch, {}).setdefault((held, ahead), location)
         storage = tensor.untyped_storage()
-        key = (storage._cdata, geometry_of(tensor))
+        key = (storage._cdata, geometry_of(tensor), held)  # a buffer that was written over is other data
         weak, before, other, at = self._met.get(key, (None, -1, fetch, None))
         known = weak is not None and not weak.expired() and before == window
         if known and other != fetch:
@@ -520,25 +524,40 @@ class Meetings:
             self._fresh.add((window, fetch))
         self._met[key] = (weakly(storage), window, fetch, location)
 
-    def rows(self, names: Sequence[int], tables: set[int], geometry: Geometry, at: tuple[int, int], line: Any) -> None:
-        """Rows of samples, by what they are called, and the storages that they were taken from."""
-        self._rows.append((at, geometry, names, tables, line))
+    def rows(
+        self, names: Sequence[int], tables: set[int], table: tuple[Any, int], at: tuple[int, int], line: Any
+    ) -> None:
+        """Rows of samples, by what they are called, and the storages that they were taken from.
+
+        `table`: the one tensor that they are rows of, and how many it has.
+        """
+        self._rows.append((at, tuple(names), tables, table, line))
+        if table[1] > len(names):
+            self.placed.add(at[1])
 
     @property
     def reused(self) -> Iterator[tuple[Any, set[int]]]:
         """Rows that another micro-batch had, in everything that was taken from storages which several took from.
 
-        What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart.
+        What one micro-batch alone took from, as numbers that are drawn for it, tells no two samples apart. Where every
+        row of a table was trained on, another epoch begins: its rows come again.
         """
-        taken = {(table, at) for at, _, _, tables, _ in self._rows for table in tables}
+        taken = {(table, at) for at, _, tables, _, _ in self._rows for table in tables}
         several = {table for table, number in Counter(table for table, _ in taken).items() if number > 1}
         before, again = defaultdict[int, list[Any]](list), dict[Any, list[Any]]()
-        for at, geometry, names, tables, line in self._rows:
+        epoch = defaultdict[Any, set[int]](set)
+        for at, names, tables, table, line in self._rows:
+            own = epoch[table]
+            if len(own) == table[1] > 0:
+                for name in own:
+                    before[name] = [one for one in before[name] if one[0][0] == at[0]]
+                own.clear()
+            own.update(names)
             if tables & several:
-                found = {row: self._earlier(before[name], at, geometry) for row, name in enumerate(names)}
+                found = {row: self._earlier(before[name], at, names) for row, name in enumerate(names)}
                 again.setdefault(at, []).append((line, {row: one for row, one in found.items() if one is not None}))
             for name in names:
-                before[name].append((at, geometry))
+                before[name].append((at, names))
         for (_, number), entries in again.items():
             first = entries[0][1]
             rows = [row for row in first if all(row in found for _, found in entries)]
@@ -546,8 +565,8 @@ class Meetings:
                 yield entries[0][0], {number, first[rows[0]]}
 
     @staticmethod
-    def _earlier(before: list[tuple[tuple[int, int], Geometry]], at: tuple[int, int], geometry: Geometry) -> int | None:
-        other = (own for own, size in before if own[0] != at[0] or (own[1] != at[1] and size != geometry))
+    def _earlier(before: list[tuple[tuple[int, int], Any]], at: tuple[int, int], names: tuple[int, ...]) -> int | None:
+        other = (own for own, all_of in before if own[0] != at[0] or (own[1] != at[1] and all_of != names))
         found = next(other, None)
         return None if found is None else found[1]
 

@@ -11,41 +11,38 @@ expression gives has to be the number that the operator was given; else the numb
 from __future__ import annotations
 
 import ast
-import linecache
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from itertools import islice, product
 from numbers import Real
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader
 
-from gradproof.shadow.follow.terms import (
+from gradproof.shadow.follow.terms import NAMED, SIZE, UNREAD, WRITTEN, Number
+from gradproof.shadow.locations import by_torch, frames, user_location
+from gradproof.shadow.texts import (
+    ARITHMETIC,
     COMPARED,
+    ITERATED,
     MIXED,
     MODULUS,
-    NAMED,
     RANGE,
-    ROWS,
-    SIZE,
-    SLICE,
-    UNREAD,
-    WRITTEN,
-    Number,
-)  # fmt: skip
-from gradproof.shadow.locations import frames, user_location
+    SHAPING,
+    TORCH,
+    Names,
+    UnreadError,
+    node_at,
+    operands,
+    scope_of,
+)
 
-ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(math, name) for name in ("sqrt", "log", "exp", "pow", "prod", "floor", "ceil", "log2")},
     "float": float, "abs": abs, "round": round, "min": min, "max": max, "Fraction": lambda a, b=1: a / b,
@@ -63,10 +60,6 @@ DEPTH = 8
 MOST = 4
 """So many readings of one expression are tried, as of the two sides of a condition."""
 CLOSE = 1e-6
-
-
-class UnreadError(Exception):
-    """An expression of which a part is not known."""
 
 
 Leaf = tuple[Number, int]
@@ -142,7 +135,8 @@ class Origins:
         found = None if frame is None or node is None else self._read(number, frame, node)
         if found is None:
             at, sign = user_location(), -1 if number < 0 else 1
-            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number)): 1}
+            shapes = frozenset({TORCH} if by_torch() else ())
+            found = Fraction(sign), {Number(UNREAD, f"{abs(number):g}", at.file, at.line, abs(number), shapes): 1}
         by, leaves = found
         return by, {replace(n, whole=whole): power for n, power in leaves.items()}
 
@@ -205,6 +199,8 @@ class _Resolver:
         if number is None:
             return
         shapes, made = scope.shapes(node.id), scope.made(node.id, frame.f_locals is not frame.f_globals)
+        if MODULUS not in shapes and self._rivals(scope, frame, node.id, number, MODULUS):
+            shapes -= {COMPARED, RANGE}  # it is by the other one that the loop counts its micro-batches
         readings = [one for of, index in made for one in self._indexed(of, index, frame, depth) if one.gives(number)]
         sizes = [one for one in readings if one.leaves and all(leaf.kind == SIZE for leaf, _ in one.leaves)]
         constant = next((of for of, index in made if index is None and isinstance(of, ast.Constant)), None)
@@ -212,10 +208,10 @@ class _Resolver:
         if sizes:
             yield sizes[0]
         elif shapes & {MODULUS, COMPARED} or constant is not None:
-            alone = {RANGE} if not shapes and not self._rivals(scope, frame, number) else set[str]()
+            alone = {RANGE} if not shapes and not self._rivals(scope, frame, node.id, number) else set[str]()
             yield self._leaf(NAMED, constant or node, frame, number, node.id, shapes=shapes | alone)
         elif readings:
-            yield readings[0]
+            yield shaped(readings[0], shapes & SHAPING)
         elif text:
             yield self._leaf(NAMED, node, frame, number, shapes=shapes)
         else:
@@ -223,10 +219,11 @@ class _Resolver:
             found = next((one for one in given if one.gives(number)), None)
             yield found or self._leaf(UNREAD, node, frame, number, shapes=shapes)
 
-    def _rivals(self, scope: Names, frame: FrameType, number: float) -> bool:
-        """Whether another name has this value, and shapes a loop: else it is by numbers in the text that loops run."""
-        shaping = (name for name, kinds in scope.uses.items() if kinds & {MODULUS, COMPARED, RANGE})
-        return any(plain(looked_up(frame, name)) == number for name in shaping if not name.startswith("."))
+    def _rivals(self, scope: Names, frame: FrameType, name: str, number: float, *kinds: str) -> bool:
+        """Whether another name has this value: of those that shape a loop in one of these ways, or of all."""
+        others = (one for one in scope.every() if one != name and scope.apart(one, name))
+        shaping = (one for one in others if not kinds or not scope.uses.get(one, set()).isdisjoint(kinds))
+        return any(plain(looked_up(frame, one)) == number for one in shaping)
 
     def _indexed(self, of: ast.expr, index: int | None, frame: FrameType, depth: int) -> Iterator[Evaluated]:
         """What a name was given: an expression, or one of several sizes."""
@@ -253,7 +250,7 @@ class _Resolver:
         yield from self._part(node, node.attr, parsed(self._object(node.value, frame)), frame, depth)
 
     def _subscript(self, node: ast.Subscript, frame: FrameType, depth: int) -> Iterator[Evaluated]:
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else integer(node.slice)
         tensor = self._sized(node.value, frame)
         if tensor is not None and isinstance(key, int) and -tensor.dim() <= key < tensor.dim():
             yield self._size(tensor, key % tensor.dim(), node, frame)
@@ -359,7 +356,9 @@ class _Resolver:
         if isinstance(of, torch.Tensor) and of.dim():
             yield self._size(of, 0, node, frame)
         elif isinstance(of, list | tuple | dict | set | range):
-            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE}))
+            name = node.args[0].id if isinstance(node.args[0], ast.Name) else ""
+            iterated = ITERATED in scope_of(frame).shapes(name)
+            yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE} if iterated else ()))
         elif isinstance(of, DataLoader) and depth == 1:
             yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE}))
         elif self.alone and depth == 1:
@@ -369,8 +368,8 @@ class _Resolver:
         tensor = self._object(func.value, frame)
         if not isinstance(tensor, torch.Tensor):
             return
-        axis = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
-        if func.attr == "size" and isinstance(axis, int) and tensor.dim():
+        axis = next((integer(one) for one in (*node.args, *(key.value for key in node.keywords))), None)
+        if func.attr == "size" and axis is not None and tensor.dim():
             yield self._size(tensor, axis % tensor.dim(), node, frame)
         if func.attr == "numel":
             sizes = [self._size(tensor, axis, node, frame) for axis in range(tensor.dim())]
@@ -378,185 +377,23 @@ class _Resolver:
             yield Evaluated(leaves, lambda by: math.prod(one.value(by) for one in sizes))
 
 
-# -- What stands in a file.
+# -- Values.
 
 
-class Names:
-    """A function of a file, or the file itself: what its names are given, and what they shape."""
-
-    def __init__(self, tree: ast.AST, outer: Names | None) -> None:
-        self.outer, self.given = outer, dict[str, list[tuple[ast.expr | None, int | None]]]()
-        self.lines = dict[str, list[int]]()
-        self.uses: dict[str, set[str]] = {} if outer is None else outer.uses
-        self.own: dict[str, set[str]] = {}
-        args = getattr(tree, "args", None)
-        self.parameters = {one.arg for one in (*args.args, *args.kwonlyargs, *args.posonlyargs)} if args else set[str]()
-        for node in inside(tree):
-            for target, value in assigned(node):
-                self._gives(target, value)
-                for one in (one for one in ast.walk(target) if isinstance(one, ast.Name)):
-                    self.lines.setdefault(one.id, []).append(one.lineno)
-            for kind, part in shaping(node):
-                for name in names(part, calls=kind != COMPARED):
-                    self.own.setdefault(name, set()).add(kind)
-                    self.uses.setdefault(name, set()).add(kind)
-
-    def _gives(self, target: ast.expr, value: ast.expr | None) -> None:
-        if isinstance(target, ast.Name):
-            self.given.setdefault(target.id, []).append((value, None))
-        elif isinstance(target, ast.Tuple | ast.List):
-            for at, one in enumerate(target.elts):
-                if isinstance(one, ast.Name):
-                    apart = isinstance(value, ast.Tuple | ast.List) and at < len(value.elts)
-                    made = (value.elts[at], None) if apart and isinstance(value, ast.Tuple | ast.List) else (value, at)
-                    self.given.setdefault(one.id, []).append(made)
-
-    def local(self, name: str) -> bool:
-        """Whether a name is the function's own."""
-        return self.outer is not None and (name in self.given or name in self.parameters)
-
-    def shapes(self, name: str) -> frozenset[str]:
-        """What a name, or an attribute or a key after a dot, shapes: a local one in its function, others anywhere."""
-        return frozenset((self.own if self.local(name) else self.uses).get(name, ()))
-
-    def made(self, name: str, function: bool) -> list[tuple[ast.expr, int | None]]:
-        """The one expression that a name is given, and which part of it; nothing where there are several.
-
-        What it is made of has to be what it was then: no name in it is given another value below it. `function`: the
-        frame is that of a function, of which no name may stand in an expression of the file.
-        """
-        scope: Names | None = self
-        while scope is not None and name not in scope.given and name not in scope.parameters:
-            scope = scope.outer
-        found = [] if scope is None or name in scope.parameters else scope.given[name]
-        one = [(value, index) for value, index in found if value is not None] if len(found) == 1 else []
-        return [(value, index) for value, index in one if scope is not None and self._still(value, scope, function)]
-
-    def _still(self, value: ast.expr, scope: Names, function: bool) -> bool:
-        """Whether the names of an expression stand for what they stood for."""
-        for name in (part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
-            if function and scope.outer is None and self.local(name):
-                return False
-            if any(line > value.lineno for line in scope.lines.get(name, ())):
-                return False
-        return True
+def shaped(reading: Evaluated, shapes: frozenset[str]) -> Evaluated:
+    """A reading that is one number by a name of its own, which shapes what that name shapes."""
+    if len(reading.leaves) != 1 or reading.leaves[0][0].kind != NAMED or not shapes:
+        return reading
+    (number, at), value = reading.leaves[0], reading.value
+    leaf = replace(number, shapes=number.shapes | shapes), at
+    return Evaluated((leaf,), lambda by: value({(number, at): by[leaf]}))
 
 
-def inside(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or a file, without those of functions inside it."""
-    stack = [*ast.iter_child_nodes(tree)]
-    while stack:
-        node = stack.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            stack += ast.iter_child_nodes(node)
-
-
-def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What a statement gives a value to, and the expression of it; None where it is no plain one."""
-    if isinstance(node, ast.Assign):
-        yield from ((target, node.value) for target in node.targets)
-    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-        yield node.target, node.value
-    elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
-        yield node.target, None
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, None
-
-
-def shaping(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The expressions that shape a loop or a batch, and how."""
-    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mod):
-        yield MODULUS, node.right if isinstance(node, ast.BinOp) else node.value
-    elif isinstance(node, ast.Compare):
-        yield from ((COMPARED, part) for part in (node.left, *node.comparators))
-    elif isinstance(node, ast.Slice) and node.lower is not None and node.upper is not None:  # x[k * B : (k + 1) * B]
-        both = {*names(node.lower, True)} & {*names(node.upper, True)}
-        yield from ((SLICE, ast.Name(name)) for name in both if not name.startswith("."))
-    elif isinstance(node, ast.Call):
-        func = node.func
-        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
-        if name in ("range", "islice", "chunk"):
-            yield from ((ROWS if at == 2 and name == "range" else RANGE, arg) for at, arg in enumerate(node.args))
-        if name == "split" or name.endswith("DataLoader"):
-            yield from ((ROWS, arg) for arg in node.args[:2])
-        yield from ((ROWS, one.value) for one in node.keywords if one.arg in ("batch_size", "split_size"))
-
-
-def names(node: ast.expr, calls: bool) -> Iterator[str]:
-    """The names in an expression, attributes and keys after a dot. `calls`: also those that a function is given."""
-    stack: list[ast.AST] = [node]
-    while stack:
-        one = stack.pop()
-        stack += ast.iter_child_nodes(one) if calls or not isinstance(one, ast.Call) else ()
-        if isinstance(one, ast.Name):
-            yield one.id
-        elif isinstance(one, ast.Attribute):
-            yield f".{one.attr}"
-        elif isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Constant):
-            yield f".{one.slice.value!s}"
-
-
-class File:
-    """The text of a file as a tree: its nodes by their places, and its scopes by their first lines."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.nodes = dict[tuple[Any, ...], ast.AST]()
-        self.scopes = dict[tuple[str, int], Names]()
-        self.whole = Names(tree, None)
-        self._enter(tree, self.whole)
-
-    def _enter(self, tree: ast.AST, scope: Names) -> None:
-        for node in inside(tree):
-            if isinstance(node, ast.BinOp | ast.AugAssign | ast.Call):
-                self.nodes[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                own = Names(node, scope)
-                first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-                self.scopes[getattr(node, "name", "<lambda>"), first] = own
-                self._enter(node, own)
-
-
-@lru_cache(maxsize=512)
-def parsed_text(text: str) -> File | None:
-    """The text of a file; None where it is no Python."""
-    try:
-        return File(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-@lru_cache(maxsize=65536)
-def file_of(code: CodeType) -> File | None:
-    """The file of some code, as it is when it is asked for first; None where its text is not there."""
-    linecache.checkcache(code.co_filename)
-    text = "".join(linecache.getlines(code.co_filename))
-    return parsed_text(text) if text else None
-
-
-def scope_of(frame: FrameType) -> Names:
-    """The scope of a frame's function."""
-    file, code = file_of(frame.f_code), frame.f_code
-    if file is None:
-        raise UnreadError
-    return file.scopes.get((code.co_name, code.co_firstlineno), file.whole)
-
-
-@lru_cache(maxsize=65536)
-def node_at(code: CodeType, instruction: int) -> ast.AST | None:
-    """The expression that an instruction belongs to."""
-    file = file_of(code)
-    place = next(islice(code.co_positions(), instruction // 2, None), None)
-    return None if file is None or place is None else file.nodes.get((place[0], place[1], place[2], place[3]))
-
-
-def operands(node: ast.AST) -> list[ast.expr]:
-    """The expressions that may have given a number to an operator."""
-    if isinstance(node, ast.BinOp):
-        return [node.right, node.left]
-    if isinstance(node, ast.AugAssign):
-        return [node.value]
-    return [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+def integer(node: ast.AST) -> int | None:
+    """A whole number as it is written, with its sign."""
+    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+    value = getattr(node.operand if isinstance(node, ast.UnaryOp) else node, "value", None)
+    return sign * value if type(value) is int else None
 
 
 def plain(value: Any) -> float | None:

@@ -32,7 +32,7 @@ from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, rea
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.tape.checksums import plain
+from gradproof.shadow.tape.checksums import inside, plain
 from gradproof.shadow.tape.held_state import HeldState
 from gradproof.shadow.tape.patches import Nested, params_of, states
 
@@ -182,7 +182,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor], args: Any) -> bool:
         """Whether an operator makes or moves data that were not met yet; `set_` does where torch.load calls it."""
-        if self.in_backward or any(self.knows(t) for t in tensors):
+        if self.in_backward or (any(self.knows(t) for t in tensors) and not self._refills(base, args)):
             return False
         law, name = LAWS.get(base.rstrip("_")), base.rstrip("_")
         rowwise = spec.random or name in ROWWISE or (law is not None and law.letters is pointwise)
@@ -192,6 +192,16 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return spec.random or (base in BLANKS and not self.depth)
         loads = base == "set_" and len(args) > 1 and isinstance(args[1], torch.UntypedStorage)
         return base in MOVED or (loads and not self.memory.knows(args[1]))
+
+    def _refills(self, base: str, args: Any) -> bool:
+        """Whether new data are copied over data, as into a buffer that each micro-batch fills: it holds new ones."""
+        if base != "copy_" or not isinstance(args[1], torch.Tensor) or self.knows(args[1]):
+            return False
+        held, size = self.memory.of(args[0]), args[0].untyped_storage().nbytes()
+        whole = args[0].shape == args[1].shape and args[0].numel() * args[0].element_size() == size
+        if held.data and whole:
+            self.memory.forget(args[0])
+        return held.data and whole
 
     @guarded
     def read_whole(self, how: str, tensor: torch.Tensor) -> None:
@@ -315,7 +325,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
-        if self.closed or not self.awake or self.in_backward:
+        if self.closed or not self.awake or self.in_backward or any(map(inside, tensors_in(roots))):
             return
         if self.stepping or get_ident() != self.thread:
             self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
@@ -335,7 +345,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     @guarded
     def ended(self, found: Any) -> None:
         """A backward pass has ended: what it added to each gradient, or returned."""
-        if self.closed or not self.awake or self.in_backward or not self.runs:
+        if self.closed or not self.awake or self.in_backward or not self.runs or any(map(inside, tensors_in(found))):
             return
         run = self.runs[-1]
         returned = {at: one for at, one in enumerate(found or ()) if isinstance(one, torch.Tensor)}

@@ -11,8 +11,11 @@ before is preparation of data, and says nothing of a micro-batch; what is done a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.follow.memory import Geometry, dense, geometry_of, weakly
 from gradproof.shadow.follow.terms import Shape
+from gradproof.shadow.locations import Location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.tape.checksums import BITS, plain
 
@@ -41,10 +45,11 @@ MOVEMENTS = SAME | frozenset({
     "masked_select", "constant_pad_nd", "index_put", "_index_put_impl", "repeat_interleave", "tril",
     "triu", "copy", "_reshape_copy", "reshape", "_unsafe_view",
 })  # fmt: skip
-BLANK = frozenset(
-    {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
-)
-"""Operators whose results hold one number, whatever the data are."""
+BLANK = frozenset({
+    "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
+    "empty", "empty_like", "new_empty", "empty_strided",
+})  # fmt: skip
+"""Operators whose results hold one number, whatever the data are, or nothing yet."""
 Call = tuple[Any, Any, Any]
 """An operator, its arguments, and those by name, with a `Movement` for each tensor that it moves."""
 Seeds = Callable[["Movement"], torch.Tensor | None]
@@ -55,9 +60,10 @@ class Movement:
     """A tensor of data, and the movement that made it: an operator, with nodes in the place of tensors.
 
     `taken`: the axis along which its rows were taken out of a larger tensor, or joined one by one; `chosen`: it is one
-    of the first axis of a larger tensor. `joined`: it is several, one after the other. `fetch`: the number of the batch
-    of a data loader that it is; `fetches`: those that it is made of. `first`: where its first element lies, in bytes,
-    for a tensor that no movement made.
+    of the first axis of a larger tensor. `joined`: it is several, one after the other; `stacked`: one beside the other.
+    `fetch`: the number of the batch of a data loader that it is; `fetches`: those that it is made of. `first`: where
+    its first element lies, in bytes, for a tensor that no movement made. `outside`: the line where code outside of
+    torch made its rows. `view`: it is a part of another tensor.
     """
 
     shape: Shape
@@ -67,6 +73,7 @@ class Movement:
     taken: int | None = None
     chosen: bool = False
     joined: bool = False
+    stacked: bool = False
     blank: bool = False
     fetch: int | None = None
     fetches: frozenset[int] = frozenset()
@@ -74,6 +81,8 @@ class Movement:
     first: int = 0
     steps: Shape = ()
     depth: int = 0
+    view: bool = False
+    outside: Location | None = None
 
     def rows(self, axis: int, first: int = 0, each: int = 1) -> torch.Tensor:
         """The number of its row along an axis, for each element."""
@@ -99,6 +108,7 @@ class Storage:
     home: tuple[Geometry, int, Movement] | None = None
     blank: bool = False
     fetch: int | None = None
+    outside: Location | None = None
 
 
 class Rows:
@@ -144,7 +154,9 @@ class Rows:
                 return Movement(shape, (home,), call, fetches=home.fetches, depth=home.depth + 1)
         steps = tuple(by * width for by in stride)
         fetches = frozenset() if held.fetch is None else frozenset({held.fetch})
-        return Movement(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
+        made = Movement(shape, first=held.base + start * width, steps=steps, blank=held.blank, fetches=fetches)
+        made.outside = held.outside if shape[:1] > (1,) else None
+        return made
 
     def _put(self, tensor: torch.Tensor, node: Movement, own: bool) -> None:
         """What made a tensor. `own`: its storage as well."""
@@ -176,6 +188,7 @@ class Rows:
             for at, one in enumerate(made):
                 node = Movement(tuple(one.shape), parents, call, at if isinstance(out, list | tuple) else None)
                 self._known(node, base, args, parents)
+                node.view = view
                 if not view and one.numel() > LARGE and not node.fetches and base not in SAME:
                     continue
                 if node.depth <= DEEP:
@@ -219,6 +232,7 @@ class Rows:
         node.depth = 1 + max(one.depth for one in parents)
         node.blank = all(one.blank for one in parents)
         node.joined = base == "cat" or any(one.joined for one in parents)
+        node.stacked = base == "stack"
         dim = next((arg for arg in args[1:2] if isinstance(arg, int)), 0)
         before = parents[0].shape
         if base in ("slice", "narrow", "index_select", "stack", "cat"):
@@ -295,6 +309,23 @@ class Rows:
             geometry, width, node = held.home
             known = (node.parents or node.fetch is not None) and node.depth < DEEP
             held.home = (geometry, width, held.nodes.get((geometry, width)) or again(node)) if known else None
+
+    def comes(self, tensor: torch.Tensor, line: Location) -> None:
+        """Code outside of torch, as NumPy, made the rows of a tensor."""
+        self._storage(tensor).outside = line
+
+    def made_outside(self, node: Movement) -> Location | None:
+        """The line where code outside of torch made the rows of a micro-batch, all at once; else None.
+
+        Rows that were taken from a larger tensor, or put together one by one, are known by it.
+        """
+        stack = [node]
+        while stack:
+            one = stack.pop()
+            if one.outside is not None:
+                return one.outside
+            stack += [] if one.taken is not None or one.chosen or one.stacked else one.parents
+        return None
 
     def gives(self, tensor: torch.Tensor, number: int) -> None:
         """A data loader gave a tensor: its rows are the samples of a micro-batch."""
@@ -384,19 +415,72 @@ class Rows:
         least = torch.where(found < 0, 1 << 62, found).amin(1)
         return [*zip(least.tolist(), found.amax(1).tolist(), strict=True)]
 
-    def named(self, tensor: torch.Tensor, axis: int) -> list[int]:
-        """A name for each row along an axis: equal for rows that hold the same, of the same places."""
+    def named(self, tensor: torch.Tensor, ids: torch.Tensor, axis: int) -> list[int]:
+        """A name for each row along an axis: equal for rows that hold the same, of the same places (`ids`)."""
         with torch.no_grad(), _disable_current_modes():
-            return _hashed(self.ids(tensor), axis).add_(digests(tensor, axis)).tolist()
+            return _hashed(ids, axis).add_(digests(tensor, axis)).tolist()
 
-    def tables(self, tensor: torch.Tensor) -> set[int]:
-        """The storages that a tensor was taken from, by their first bytes."""
-        return {one.first for one in _above(self.node(tensor)) if not one.parents and not one.blank}
+    def tables(self, tensor: torch.Tensor) -> dict[int, Movement]:
+        """What a tensor was taken from, by its first byte."""
+        return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
+
+    def table(self, tensor: torch.Tensor, axis: int) -> tuple[Movement, int]:
+        """The tensor, no part of another one, that the rows of a micro-batch were taken from, and how many it has."""
+        node = self.node(tensor)
+        while node.taken is None and not node.chosen and node.parents:
+            node = node.parents[0]
+        node = node.parents[0] if node.parents else node
+        while node.view and node.parents:
+            node = node.parents[0]
+        row = tensor.numel() // max(1, tensor.shape[axis])
+        size = torch.Size(node.shape).numel()
+        return node, size // row if row and size % row == 0 else 0
+
+    def lie(self, ids: torch.Tensor, axis: int, tables: Mapping[int, Movement]) -> tuple[int, list[Fraction]]:
+        """Where in its one table each row along an axis begins, as a part of it, and the rows of that table.
+
+        Nothing where it was taken from several, or a row has no place.
+        """
+        least = ids.movedim(axis, 0).reshape(ids.shape[axis], -1).amin(1).tolist()
+        for first, table in tables.items():
+            whole = table.shape[0] * table.steps[0] if table.steps else 0
+            if whole and first <= min(least) and max(least) < first + whole:
+                return table.shape[0], [Fraction(place - first, whole) for place in least]
+        return 0, []
 
 
 def along(numbers: torch.Tensor, axis: int, dims: int) -> torch.Tensor:
     """Numbers that lie along one axis of a tensor of so many: its other axes are broadcast."""
     return numbers.view([-1 if at == axis else 1 for at in range(dims)])
+
+
+def apart(own: torch.Tensor) -> tuple[int | None, list[int]]:
+    """The axis along which the elements of each row belong to one sample, and the sample of each row."""
+    if bool((own == MIXED).any()):
+        return None, []
+    many, found = 1 << 62, list[tuple[int, int, list[int]]]()
+    for axis in range(own.dim()):
+        rows = own.movedim(axis, 0).reshape(own.shape[axis], -1)
+        least, most = torch.where(rows < 0, many, rows).amin(1), rows.amax(1)
+        if bool(((least == most) | (most < 0)).all()):
+            found.append((axis, own.shape[axis], most.tolist()))
+    fits = [(len({*owners}) == size, len({*owners}) > 1, -axis) for axis, size, owners in found]
+    best = found[fits.index(max(fits))] if found else None
+    return (None, []) if best is None else (best[0], best[2])
+
+
+def in_parts(owners: Sequence[int], joined: bool) -> tuple[list[int], int, int]:
+    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns.
+
+    `joined`: they are one tensor after the other.
+    """
+    each = math.gcd(*(len([*run]) for _, run in itertools.groupby(owners)))
+    single = [*owners[::each]]
+    once = [*dict.fromkeys(single)]
+    turns, rest = divmod(len(single), len(once))
+    if not rest and single == once * turns and not (joined and turns > 1):
+        return once, each * turns, turns
+    return single, each, 1
 
 
 def digests(tensor: torch.Tensor, axis: int) -> torch.Tensor:

@@ -75,7 +75,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """Of tensors from outside, by what they hold: whether it was taken for a constant."""
         self.tables: dict[str, list[frozenset[int]]] = {}  # leaves of what has more rows than a window, by its hint
         self.looked_up: set[str] = set()  # of these, what an embedding looked rows up in
-        self.laws.snap, self.laws.integers = hints.snap, hints.integers
+        self.laws.integers = hints.integers
         self.events = LoopEvents(self)
         self.pending: Update | None = None
         self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}

@@ -11,11 +11,10 @@ storage, it is that micro-batch's sample, in every term that was made of it.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import numpy
@@ -28,7 +27,7 @@ from gradproof.shadow.follow.engine import Engine
 from gradproof.shadow.follow.facts import PassedLimit
 from gradproof.shadow.follow.interpreter import within
 from gradproof.shadow.follow.memory import Meetings, geometry_of
-from gradproof.shadow.follow.rows import MIXED, MOST, NOWHERE, Movement, Rows, along, moves
+from gradproof.shadow.follow.rows import MOST, NOWHERE, Movement, Rows, along, apart, in_parts, moves
 from gradproof.shadow.follow.terms import Shape, Terms, TimeLimit, exact
 from gradproof.shadow.follow.unseen import call_site, digest
 from gradproof.shadow.follow.values import Value, shape_with, shared
@@ -42,6 +41,8 @@ AHEAD = 1 << 30
 """From this number on micro-batches are rows, one each, that no other has taken yet."""
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+ROWS_OUTSIDE = "for one sample each: the rows of data that no operator of torch made:"
+ROWS_APART = "for one sample each: rows that lie in their table otherwise than others of the micro-batch in theirs:"
 Span = tuple[int, int]
 """Where a row lies: its least place and its largest."""
 
@@ -88,6 +89,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.met = dict[int, set[int]]()  # the rows of a batch of a data loader that met anything
         self.unsure: Location | None = None  # no axis of samples was shown: windows try one after another
         self.said: tuple[Shape, int] | None = None  # the first data of samples, and along which axis these lie
+        self.taken: dict[tuple[str, Location], Shape] = {}  # rows taken for one sample each: why, where, of what
+        self._lie: dict[tuple[int, int, int], list[Fraction]] = {}  # where in a table of so many a micro-batch lies
         self.shuffled: Location | None = None  # rows of a micro-batch were met in another order than its own
         self.turns: Counter[tuple[str, int]] = Counter()
         self.marked = set[int]()  # by a forward pass
@@ -225,9 +228,26 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self.by_pass |= number not in self.marked
         value = self._of_samples(tensor, own, within)
         if not node.fetches and not value.shared:
-            names, at = self.origins.named(tensor, value.axis), (len(self.facts.updates), number)
-            self.meetings.rows(names, self.origins.tables(tensor), geometry_of(tensor), at, self.location())
+            ids, tables = self._take_for_samples(tensor, value.axis, number)
+            names, at = self.origins.named(tensor, ids, value.axis), (len(self.facts.updates), number)
+            table = self.origins.table(tensor, value.axis)
+            self.meetings.rows(names, {*tables}, table, at, self.location())
         return value
+
+    def _take_for_samples(self, tensor: torch.Tensor, axis: int, number: int) -> tuple[torch.Tensor, dict[int, Any]]:
+        """Note rows that nothing shows to be of one sample each. Gives where they lie, and in which tables.
+
+        Code outside of torch made them, or they lie in their table otherwise than those of another one in theirs.
+        """
+        if (line := self.origins.made_outside(self.origins.node(tensor))) is not None:
+            self.taken.setdefault((ROWS_OUTSIDE, line), tuple(tensor.shape))
+        with self.own_work():
+            ids, tables = self.origins.ids(tensor), self.origins.tables(tensor)
+            size, places = self.origins.lie(ids, axis, tables)
+        first = self._lie.setdefault((number, size, len(places)), places)
+        if len({here - there for here, there in zip(places, first, strict=True)}) > 1:
+            self.taken.setdefault((ROWS_APART, self.location()), tuple(tensor.shape))
+        return ids, tables
 
     def _rows_of(self, tensor: torch.Tensor, shown: int | None) -> tuple[int, int]:
         """The rows of a micro-batch that begins with a tensor, and their axis: those that were taken for it.
@@ -425,7 +445,16 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             self.given[number] = of, self.location()
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
+            if of is not None and of.collated:
+                self.origins.comes(tensor, self.location())
+            self._take_for_samples(tensor, 0, number)
             self.origins.gives(tensor, number)
+
+    @guarded
+    def comes(self, tensor: Any) -> None:
+        """Code outside of torch gave a tensor its numbers."""
+        if isinstance(tensor, torch.Tensor) and plain(tensor) and tensor.dim() and tensor.shape[0] > 1:
+            self.origins.comes(tensor, self.location())
 
     # Rows that are read ahead
 
@@ -558,35 +587,6 @@ def blocks(rows: int) -> int:
     if rows <= UNITS:
         return max(rows, 1)
     return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
-
-
-def apart(own: torch.Tensor) -> tuple[int | None, list[int]]:
-    """The axis along which the elements of each row belong to one sample, and the sample of each row."""
-    if bool((own == MIXED).any()):
-        return None, []
-    many, found = 1 << 62, list[tuple[int, int, list[int]]]()
-    for axis in range(own.dim()):
-        rows = own.movedim(axis, 0).reshape(own.shape[axis], -1)
-        least, most = torch.where(rows < 0, many, rows).amin(1), rows.amax(1)
-        if bool(((least == most) | (most < 0)).all()):
-            found.append((axis, own.shape[axis], most.tolist()))
-    fits = [(len({*owners}) == size, len({*owners}) > 1, -axis) for axis, size, owners in found]
-    best = found[fits.index(max(fits))] if found else None
-    return (None, []) if best is None else (best[0], best[2])
-
-
-def in_parts(owners: Sequence[int], joined: bool) -> tuple[list[int], int, int]:
-    """The samples of some rows, in order, each once where they take turns; the rows of each, and the turns.
-
-    `joined`: they are one tensor after the other.
-    """
-    each = math.gcd(*(len([*run]) for _, run in itertools.groupby(owners)))
-    single = [*owners[::each]]
-    once = [*dict.fromkeys(single)]
-    turns, rest = divmod(len(single), len(once))
-    if not rest and single == once * turns and not (joined and turns > 1):
-        return once, each * turns, turns
-    return single, each, 1
 
 
 def shown_axis(module: nn.Module, tensor: torch.Tensor) -> int | None:

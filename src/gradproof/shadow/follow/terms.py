@@ -50,11 +50,6 @@ ZERO: Combination = {}
 
 # -- Numbers of a script that scale a tensor: an application of "named" to nothing.
 
-MODULUS, COMPARED, RANGE, SLICE, ROWS, MIXED = "modulus", "compared", "range", "slice", "rows", "mixed"
-"""What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size).
-
-MIXED: it is made of such a number by something else than a power, as a sum.
-"""
 LONG = 24
 WRITTEN, NAMED, SIZE, UNREAD = "written", "named", "size", "unread"
 """A number in the text; one with a name, of which the text or a parser gives the number; a size of a tensor; others."""

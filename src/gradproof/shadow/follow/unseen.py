@@ -33,12 +33,15 @@ WAYS_OUT = ("numpy", "__array__", "data_ptr", "const_data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
 TAKEN = (
     (torch.Tensor, "tolist"), (torch._tensor_str, "_str"), (torch, "tensor"), (torch, "as_tensor"),
-    (torch.Tensor, "new_tensor"), (torch, "tensor_split"), (torch.Tensor, "tensor_split"), (torch, "ctc_loss"),
+    (torch.Tensor, "new_tensor"), (torch, "from_numpy"), (torch, "frombuffer"), (torch, "tensor_split"),
+    (torch.Tensor, "tensor_split"), (torch, "ctc_loss"),
 )  # fmt: skip
 """Functions that read numbers of tensors, and run no operator for it."""
 SHOWN = frozenset({"tolist", "_str", "__repr__", "__format__"})
 LENGTHS = frozenset({"tensor_split", "ctc_loss"})
 LISTS = frozenset({"tensor", "as_tensor", "new_tensor"})
+OUTSIDE = LISTS | {"from_numpy", "frombuffer"}
+"""Functions that make tensors of numbers of Python's, or NumPy's."""
 SCRIPT = "__call__"
 """What such functions read: their first argument, whole numbers among the others, tensors in lists, and all of them
 where a call of TorchScript makes a list, for which it runs no operator."""
@@ -135,10 +138,12 @@ def taken(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 @contextmanager
-def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Iterator[None]:
+def ways_out(
+    engine: Engine, functions: Iterable[tuple[Any, str]] = (), comes: Callable[[Any], object] = lambda _: None
+) -> Iterator[None]:
     """The engine sees numbers that Python reads, or writes, by no operator, while this runs.
 
-    `functions`: of TAKEN; where no mode sees them.
+    `functions`: of TAKEN; where no mode sees them. `comes` is given tensors of numbers from outside of torch.
     """
 
     def leaving(name: str, original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +164,10 @@ def ways_out(engine: Engine, functions: Iterable[tuple[Any, str]] = ()) -> Itera
     def taking(name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         for one in taken(name, args, kwargs):
             engine.read_whole("tolist" if name == SCRIPT else name, one)
-        return original(*args, **kwargs)
+        found = original(*args, **kwargs)
+        if name in OUTSIDE:
+            comes(found)
+        return found
 
     def followed(name: str, original: Any, method: Callable[..., Any]) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:

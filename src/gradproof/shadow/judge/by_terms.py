@@ -19,7 +19,7 @@ from gradproof.shadow.follow.facts import DOMAIN, Difference, RunFacts, Update, 
 from gradproof.shadow.follow.loop_events import BACKWARD, READ
 from gradproof.shadow.follow.runs import Real
 from gradproof.shadow.follow.terms import COMPUTED, NOBODY, NORMS, UNIT, Combination, Terms, multiplied, ratio
-from gradproof.shadow.judge.losses import LossTotals, divided_by_others
+from gradproof.shadow.judge.losses import LossTotals
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, DIVIDE, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.tape.run import Run
@@ -42,6 +42,8 @@ CROSSED = "give both the same shape, as scores (B, 1) and labels (B, 1): every s
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 INFINITE = "('float', 'inf')"
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
+OF_OTHERS = "a gradient is scaled by a number that is made of other samples than those of its window"
+OF_ALL = "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
 SHOWN = 4
 FAR = Fraction(1, 1000)
 """How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
@@ -114,7 +116,7 @@ class Judge(Judging):
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
-        self.totals = LossTotals(terms, ours, full)
+        self.totals = LossTotals(ours, full)
         self.optimizers = len({update.optimizer for update in self.updates}) or 1
         steps, each = len(self.updates), len(self.sizes) * self.optimizers
         self.cycles = max(1, steps // each) if self.paired and steps % each == 0 else 1
@@ -227,48 +229,42 @@ class Judge(Judging):
         """Each gradient is the full batch's."""
         if self.unequal is not None:
             return self._same_update() or self._unequal(*self.unequal)
-        at_fault = divided_by_others(self.terms, self.updates) if self.ranks == 1 else None
-        if at_fault is not None:
-            reason = f"window {at_fault + 1} is divided by a count of other samples, an earlier one by its own"
-            line, help = self.facts.line, "divide each window by the count of its own labels"
+        for reason, line, help in self._divided_otherwise() if self.ranks == 1 else ():
             return self._result(EQ, Outcome.REFUTED, reason, line, help)
-        sliced = self.totals.left_out() if self.ranks == 1 else None
-        if sliced is not None:
-            reason = (
-                f"window {sliced + 1} is divided by the count of all its labels, and its loss leaves some of them out"
-            )
-            help = "count the labels that the loss sums: those after the shift"
-            return self._result(EQ, Outcome.REFUTED, reason, self.events.last_root(sliced), help)
         count = sum(len(update.gradients) for update in self.updates)
         return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
 
+    def _divided_otherwise(self) -> Iterator[tuple[str, Location | None, str]]:
+        """What refutes gradients that are one combination in both runs: counts of others, or of more than is summed."""
+        at = self.totals.by_others()
+        if at is not None:
+            reason = f"window {at + 1} is divided by a count of other samples, an earlier one by its own"
+            yield reason, self.facts.line, "divide each window by the count of its own labels"
+        at = self.totals.left_out()
+        if at is not None:
+            reason = f"window {at + 1} is divided by the count of all its labels, and its loss leaves some of them out"
+            yield reason, self.events.last_root(at), "count the labels that the loss sums: those after the shift"
+
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
-        ours, full = self.facts, self.other
-        last = self.updates[-1].location
-        for update in self.updates:
-            if self.foreign(term for value in update.gradients.values() for term in value):
-                reason = "a gradient is scaled by a number that is made of other samples than those of its window"
-                yield reason, update.location
-        for root in self._scaled_by_all_data():
-            reason = (
-                "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
-            )
-            yield reason, root
-        if self.ranks == 1 and not self.totals.stand():
-            reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            yield reason, ours.line or last
-        if (ours.counted or self.laws.integers) and not self.totals.counts_stand():
-            reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
-            yield f"{reason}; keep them in tensors, or in Python's own arithmetic", ours.counted or last
-        if (ours.again | full.again) & self.terms.reached(self._summands()):
-            yield "a generator draws the same numbers again, and the full batch draws others", last
-        line = self.laws.by_chance(self.run.micro_batches)
-        if line is not None:
-            yield "data choose as many rows of each micro-batch; a mean over them may be right by chance", line
-        if not len(self.updates) == len(self.theirs) == self.asked:
-            made = f"{len(self.updates)} and {len(self.theirs)} optimizer steps"
-            yield f"{made} cannot be compared; {self.asked} were asked for", last
+        ours, full, last = self.facts, self.other, self.updates[-1].location
+        foreign = next((u for u in self.updates if self.foreign(t for g in u.gradients.values() for t in g)), None)
+        chosen = self.laws.by_chance(self.run.micro_batches)
+        asked = len(self.updates) == len(self.theirs) == self.asked
+        made = f"{len(self.updates)} and {len(self.theirs)} optimizer steps"
+        plain = bool(ours.counted or self.laws.integers)
+        doubt = self.totals.doubt(plain) if plain or self.ranks == 1 else ""
+        again = bool((ours.again | full.again) & self.terms.reached(self._summands()))
+        for found, reason, line in (
+            (foreign, OF_OTHERS, foreign and foreign.location),
+            (self._scaled_by_all_data(), OF_ALL, ours.line or self.updates[0].location),
+            (doubt, doubt, ours.counted or ours.line),
+            (again, "a generator draws the same numbers again, and the full batch draws others", last),
+            (chosen, "data choose as many rows of each micro-batch; a mean over them may be right by chance", chosen),
+            (not asked, f"{made} cannot be compared; {self.asked} were asked for", last),
+        ):
+            if found:
+                yield reason, line or last
 
     def _summands(self) -> list[int]:
         """The terms of all gradients of the run by micro-batches."""
@@ -295,13 +291,11 @@ class Judge(Judging):
         scalars = {scalar for _, powers in bared for scalar in powers}
         return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
-    def _scaled_by_all_data(self) -> Iterator[Location]:
-        """Lines of what a number scales that was computed from all data: it may be a count, which is a window's own."""
-        values = [value for update in self.updates for value in update.gradients.values()]
+    def _scaled_by_all_data(self) -> bool:
+        """Whether a number scales that was computed from all data: it may be a count, which is a window's own."""
         losses = {s for own in self.facts.roots.values() for root in own for t in root for s in self.terms.bare(t)[1]}
-        common = self.terms.common(dict.fromkeys((term for value in values for term in value), UNIT))
-        if any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common)):
-            yield self.facts.line or self.updates[0].location
+        common = self.terms.common(dict.fromkeys(self._summands(), UNIT))
+        return any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common))
 
     def _unequal(self, at: int, name: str) -> Result:
         """A gradient that is another combination than the full batch's."""

@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.follow.facts import Update
 from gradproof.shadow.follow.interpreter import Interpreter
 from gradproof.shadow.follow.rules.losses import LIKELIHOODS
 from gradproof.shadow.follow.terms import (
@@ -42,6 +41,13 @@ HELP = "divide the sum of the losses by the number of valid tokens of the whole 
 CLOSE = 1e-6
 Quantity = TypeVar("Quantity", Fraction, float)
 COUNTS = (*COUNTED, "index")
+BOUNDS = ("clamp", "clamp_min", "cast")
+CLOSEST = Fraction(1, 1000)
+DIVIDED = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
+PLAIN = (
+    "counts became plain numbers, and were not shown to be those of the window that they divide; keep them in tensors, "
+    "or in Python's own arithmetic"
+)
 ADDED = (
     "one", "combination", "scaled", "sum", "cast", "clamp", "clamp_min", "cat", "reshape", "slice", "expand", "filled",
 )  # fmt: skip
@@ -99,25 +105,6 @@ def losses_of(run: Followed) -> dict[int, list[LossPart] | None]:
     return found
 
 
-def divided_by_others(terms: Terms, updates: Sequence[Update]) -> int | None:
-    """The first step whose gradients are divided by a count of other samples than theirs; one before has its own count.
-
-    A count of all samples of the run, or of any that are no window, is a number that each window may be divided by.
-    """
-    own = False
-    for at, update in enumerate(updates):
-        powers = [terms.common(value) for value in update.gradients.values() if value]
-        every = {frozenset(s for s, by in own.items() if by == -1 and counted(terms, s)) for own in powers}
-        counts = every.pop() if len(every) == 1 else ()
-        if len(counts) != 1:
-            return None
-        if terms.samples(counts) == terms.summed(update.gradients.values()):
-            own = True
-        elif own:
-            return at
-    return None
-
-
 def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through: Collection[str] = ADDED) -> bool:
     """Whether a scalar is a sum of counts, and nothing of the model. `through`: what may be done to counts."""
     followed = [name for name in through if name not in counts]
@@ -126,33 +113,37 @@ def counted(terms: Terms, scalar: int, counts: Collection[str] = COUNTS, through
     return made <= {*counts, *through} and not made.isdisjoint(counts) and not terms.trained[scalar]
 
 
+def counts_in(terms: Terms, scalar: int) -> Combination:
+    """The counts of which a scalar is the sum, or the larger of it and a bound."""
+    return terms.parts_of(terms.inner(scalar, *BOUNDS))
+
+
+def shared(terms: Terms, count: Combination, scalar: int) -> Fraction | None:
+    """By what number a sum of counts is the one that a scalar stands for; None where it is another one."""
+    own = counts_in(terms, scalar)
+    by = count.get(next(iter(own), terms.one), Fraction(0)) / next(iter(own.values()), UNIT)
+    return by if by and count == times(own, by) else None
+
+
 class LossTotals:
-    """The weights of the windows' losses, by the full batch's run."""
+    """What the labels, or elements, of each window weigh in all, by the full batch's run.
 
-    def __init__(self, terms: Terms, ours: Followed, full: Followed) -> None:
-        self.terms, self.ours, self.full, self.losses = terms, ours, full, losses_of(full)
+    One rule: what divides a window is made of the window's own samples. Then each window weighs one number, as in a
+    mean, or it is a sum times one number. Both runs may break it alike, so that they are equal. `raw`: the weights as
+    they are made; `plain`: those where the count of what a loss sums is cancelled.
+    """
 
-    def counts_stand(self) -> bool:
-        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
+    def __init__(self, ours: Followed, full: Followed) -> None:
+        self.ours, self.full, self.laws, self.terms = ours, full, full.engine.laws, full.engine.terms
+        self.losses = losses_of(full)
+        known = None not in self.losses.values()
+        self.raw = [total for window in self.losses if known and (total := self._total(window))]
+        self.plain = [self._plainly(total) for total in self.raw]
 
-        The counts of this run have to differ, or a mean of means would look the same. Where counts are unknowns, the
-        losses have to be means by them.
-        """
-        laws, raw, seen = self.full.engine.laws, self.totals(), self.ours.engine.laws.seen_counts
-        totals = [self._plainly(total) for total in raw]
-        known = len(seen) > 1 if laws.integers else all(self._counted(total) for total in raw)
-        if not totals or not known or not all(map(laws.constant, totals)):
-            return False
-        found = [total.get(self.terms.one, Fraction(0)) for total in totals]
-        return all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
-
-    def totals(self) -> list[Combination]:
-        """What the tokens, or elements, of each window weigh in its loss; nothing where that is not known."""
-        found = []
-        for window, parts in self.losses.items() if None not in self.losses.values() else ():
-            masses = [part.mass(self.terms) for part in parts or () if self.terms.owners[part.term] != NOBODY]
-            found += [self.terms.rescaled(added(masses), self.afterwards(window))] if masses else []
-        return found
+    def _total(self, window: int) -> Combination:
+        parts = self.losses[window] or ()
+        masses = [part.mass(self.terms) for part in parts if self.terms.owners[part.term] != NOBODY]
+        return self.terms.rescaled(added(masses), self.afterwards(window))
 
     def afterwards(self, window: int) -> Powers:
         """The counts by which every gradient of a window is divided, and its losses are not."""
@@ -163,52 +154,91 @@ class LossTotals:
         own = multiplied(after, before, -1).items()
         return {scalar: by for scalar, by in own if by == -1 and scalar in after and counted(self.terms, scalar)}
 
-    def stand(self) -> bool:
-        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        found = [self._plainly(total) for total in self.totals()]
-        factors = {frozenset(part.by for part in parts or ()) for parts in self.losses.values()}
-        divided = any(self._counted(total) for total in found)
-        return len({frozenset(one.items()) for one in found}) < 2 or (not divided and len(factors) < 2)
+    def _plainly(self, total: Combination) -> Combination:
+        """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
+        powers = self.terms.common(total)
+        if [*powers.values()] != [-1]:
+            return total
+        by = shared(self.terms, self.terms.rescaled(total, multiplied({}, powers, -1)), *powers)
+        return total if by is None else times(self.terms.of(self.terms.one), by)
+
+    def _by_counts(self, total: Combination) -> bool:
+        """Whether a total is divided by counts of labels."""
+        divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
+        return any("count" in {self.terms.operators[t] for t in counts_in(self.terms, s)} for s in divisors)
+
+    def by_others(self) -> int | None:
+        """The first window that is divided by a count of other samples than its own; one before has its own count.
+
+        A count of all samples of the run, or of any that are no window, is a number that each window may be divided by.
+        """
+        own, terms = False, self.terms
+        for at, update in enumerate(self.ours.facts.updates):
+            powers = [terms.common(value) for value in update.gradients.values() if value]
+            every = {frozenset(s for s, by in one.items() if by == -1 and counted(terms, s)) for one in powers}
+            counts = every.pop() if len(every) == 1 else ()
+            if len(counts) != 1:
+                return None
+            if terms.samples(counts) == terms.summed(update.gradients.values()):
+                own = True
+            elif own:
+                return at
+        return None
 
     def left_out(self) -> int | None:
         """The first window that is divided by the count of all its labels, where its loss sums a slice of them.
 
         In numbers, the tokens of two windows have to weigh otherwise: it may be that only ignored labels are left out.
         """
-        terms, numbers, weights = self.terms, self.full.engine.laws.numbers, dict[int, float]()
-        for window, total in enumerate(self.totals()):
+        terms, weights = self.terms, dict[int, Fraction]()
+        for window, total in enumerate(self.raw):
             divisors = [scalar for scalar, by in terms.common(total).items() if by == -1]
-            if len(divisors) != 1 or divisors[0] not in numbers:
+            weight = self.laws.held(total)
+            if len(divisors) != 1 or weight is None:
                 return None
-            counts, every = terms.rescaled(total, {divisors[0]: 1}), self._counts_in(divisors[0])
-            if not counts.keys() <= numbers.keys() or not all(terms.operators[t] == "count" for t in (*counts, *every)):
+            counts, every = terms.rescaled(total, {divisors[0]: 1}), counts_in(terms, divisors[0])
+            if not all(terms.operators[t] == "count" for t in (*counts, *every)) or counts.keys() & every.keys():
                 return None
             labels = {(terms.attributes[t], terms.inner(terms.kids[t][0], "slice")) for t in counts}
-            if counts.keys() & every.keys() or labels != {(terms.attributes[t], terms.kids[t][0]) for t in every}:
+            if labels != {(terms.attributes[t], terms.kids[t][0]) for t in every}:
                 return None
-            summed = sum(numbers[t] * float(by) for t, by in counts.items())
-            weights |= {window: summed / numbers[divisors[0]]} if summed else {}
+            weights |= {window: weight} if weight else {}
         most = max(weights.values(), default=0)
-        return next((at for at, weight in weights.items() if weight < 0.999 * most), None)
+        return next((at for at, weight in weights.items() if weight < most * (1 - CLOSEST)), None)
 
-    def _plainly(self, total: Combination) -> Combination:
-        """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
-        powers = self.terms.common(total)
-        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
-        if power != -1:
-            return total
-        rest, own = self.terms.rescaled(total, {scalar: 1}), self._counts_in(scalar)
-        first = next(iter(own))
-        by = rest.get(first, Fraction(0)) / own[first]
-        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
+    def stand(self) -> bool:
+        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
+        factors = {frozenset(part.by for part in parts or ()) for parts in self.losses.values()}
+        alike = all(total == self.plain[0] for total in self.plain)
+        return alike or (len(factors) < 2 and not any(map(self._by_counts, self.plain)))
 
-    def _counts_in(self, scalar: int) -> Combination:
-        return self.terms.parts_of(self.terms.inner(scalar, "clamp", "clamp_min", "cast"))
+    def doubt(self, plain: bool) -> str:
+        """Why what divides the windows may not be theirs, if it may. `plain`: Python made plain numbers of counts."""
+        stand = self.stand()
+        return "" if (self.counts_stand() if plain else stand) else PLAIN if stand else DIVIDED
 
-    def _counted(self, total: Combination) -> bool:
-        """Whether a total is divided by counts of labels."""
-        divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
-        return any("count" in {self.terms.operators[t] for t in self._counts_in(s)} for s in divisors)
+    def counts_stand(self) -> bool:
+        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
+
+        Losses that are means by unknown counts show it. Else the numbers of this run do, where the counts of its
+        micro-batches differ: of equal ones a mean of means would look the same.
+        """
+        found = [self.laws.held(total) for total in self.plain]
+        if not found or any(one is None or abs(one - (found[0] or 0)) > ROUNDED * abs(one) for one in found):
+            return False
+        if all(map(self._by_counts, self.raw)) and all(map(self.laws.constant, self.plain)):
+            return True
+        labels = self._labels()
+        self.ours.facts.numbered = len(labels) > 1 and None not in labels
+        return self.ours.facts.numbered
+
+    def _labels(self) -> set[Fraction | None]:
+        """How many labels, or elements, the loss of each micro-batch sums."""
+        laws, found = self.ours.engine.laws, dict[tuple[int, int], list[Combination]]()
+        for window, parts in losses_of(self.ours).items():
+            for part in (part for part in parts or () if self.terms.owners[part.term] != NOBODY):
+                found.setdefault((window, part.micro), []).append(part.count)
+        return {laws.held(added(counts)) for counts in found.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +318,9 @@ class TokenJudge:
         """What a weight is, times a count: exactly, where the count is among its powers, or in numbers."""
         terms = self.laws.terms
         for scalar, power in part.powers.items():
-            own = terms.parts_of(scalar)
-            if power == -1 and own and own.keys() == count.keys():
-                by = count[next(iter(own))] / own[next(iter(own))]
-                if count == times(own, by):
-                    return part.by * by, multiplied(part.powers, {scalar: 1}), True
+            by = shared(terms, count, scalar) if power == -1 and scalar == terms.inner(scalar, *BOUNDS) else None
+            if by is not None:
+                return part.by * by, multiplied(part.powers, {scalar: 1}), True
         if count.keys() <= {terms.one} and not terms.found(part.powers, ("count",)):
             return part.by * count.get(terms.one, Fraction(0)), part.powers, True
         number, held = self._number(part), self.number(count)
@@ -326,11 +354,7 @@ def of_two_runs(ours: Followed, equal: Result) -> Result | None:
     """The result for a function that was called by micro-batches and by the full batch, by its losses in the first."""
     facts, laws = ours.facts, ours.engine.laws
     windows = {at: parts for at, parts in losses_of(ours).items() if at < len(facts.updates)}
-
-    def number(value: Combination) -> Fraction | None:
-        return value.get(laws.terms.one, Fraction(0)) if laws.constant(value) else None
-
-    judge = TokenJudge(laws, number, lambda terms: len(laws.terms.samples(terms)))
+    judge = TokenJudge(laws, laws.held, lambda terms: len(laws.terms.samples(terms)))
     return judge.result(windows, equal, facts.line or NOWHERE) if windows else None
 
 

@@ -16,22 +16,20 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.samples import AHEAD, MICRO
-from gradproof.shadow.follow.terms import (
-    HELP,
-    NOBODY,
-    NORMS,
-    SEVERAL,
-    TRAINED,
-    UNIT,
-    Combination,
-    TimeLimit,
-    exact,
-    multiplied,
-)
+from gradproof.shadow.follow.terms import HELP, NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, TimeLimit
 from gradproof.shadow.judge.by_terms import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
 from gradproof.shadow.judge.losses import TOKENS, LossPart, TokenJudge, close, near
 from gradproof.shadow.judge.scale import Scale, are_means, factors_of, judged, known_numbers, said, unnamed
-from gradproof.shadow.judge.weights import CLAMPS, WindowWeights, alike, assumptions, lengths_of, other_lengths, overlap
+from gradproof.shadow.judge.weights import (
+    CLAMPS,
+    WindowWeights,
+    alike,
+    assumptions,
+    lengths_of,
+    other_lengths,
+    overlap,
+    rationals,
+)
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import FUNCTION, Result, spans, values_read
 
@@ -48,6 +46,7 @@ SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before t
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
 TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
+MADE_OF_GRADIENTS = "what was made of gradients after their backward passes"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
 
 
@@ -59,7 +58,7 @@ class OneRun(Judging):
     def __init__(
         self, engine: Recorded, clips: bool, total: str, recorded: Collection[int], left: Mapping[int, int]
     ) -> None:
-        self.engine, self.terms, self.facts = engine, engine.terms, engine.facts
+        self.engine, self.terms, self.facts, self.number = engine, engine.terms, engine.facts, engine.laws.held
         self.left = set[int]()  # the windows of `left` whose first runs, as many, are in no gradient
         self.clips, self.total = clips, total
         self.windows: list[WindowWeights] = []
@@ -118,8 +117,9 @@ class OneRun(Judging):
         """Whether each backward pass, or each run of `each` of them, is one micro-batch, and all took the same ways."""
         if self.engine.meetings.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
             return False
-        found = [self._micro_batches(run) for window in self.windows for run in window.runs[:: self.each()]]
-        return all(len(own) == 1 for own in found) and not overlap(found)
+        found = [run for window in self.windows for run in window.runs[:: self.each()]]
+        samples = [self.terms.summed(run.gains.values()) for run in found]  # a batch may be split among passes
+        return all(len(self._micro_batches(run)) == 1 for run in found) and not overlap(samples)
 
     def each(self) -> int:
         """How many backward passes each micro-batch has, one after the other, of the same samples; 1 if not as many."""
@@ -223,6 +223,8 @@ class OneRun(Judging):
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             *filter(None, [self.samples_said()]),
             "plain numbers, as N, or a count that Python computes, are those of the recorded windows",
+            "the learning rate that a script gives is that of the full batch: what it is made of is not read",
+            *rationals(self.engine.laws.near),
             other_lengths(self.terms, [window.step for window in self.windows]),
             *([PADDED] if self.lengths else []),
         ]
@@ -245,13 +247,13 @@ class OneRun(Judging):
             unequal = next(self._unequal(window), None) or self._badly_scaled(window)
             if unequal is not None:
                 return unequal
-        first, own = windows[0], self.scale(windows[0]).own
-        other = next((window for window in windows if self.scale(window).own != own), None)
-        if other is not None:
-            names = ", ".join(sorted(text for text, _ in self.scale(other).own ^ own))
-            reason = (
-                f"{names} scales the loss of one of the windows {first.shown} and {other.shown}, and not of the other"
-            )
+        first = windows[0]
+        for other in windows:
+            names = ", ".join(self.scale(first).unlike(self.scale(other)))
+            if not names:
+                continue
+            both = f"one of the windows {first.shown} and {other.shown}"
+            reason = f"{names} scales the loss of {both}, and not of the other, or is another number there"
             return self._open(EQ, reason, self._losses(other))
         words = "; ".join(dict.fromkeys(self.scale(window).words for window in windows))
         return self._result(EQ, Outcome.HOLDS, f"each sample of a window has one weight in each gradient; {words}")
@@ -292,8 +294,9 @@ class OneRun(Judging):
 
     def taken(self) -> list[str]:
         """What was taken for N, and for a factor of the loss's own, with lines: the first lines of a result say it."""
+        rows = [(why, f"{[*shape]} at {line}") for (why, line), shape in self.engine.taken.items()]
         axis = [self.samples_said()] * self.engine.first_axis
-        return [*said(one for scale in self.scales.values() for one in scale.taken), *filter(None, axis)]
+        return [*said([*(t for scale in self.scales.values() for t in scale.taken), *rows]), *filter(None, axis)]
 
     def _unequal(self, window: WindowWeights) -> Iterator[Result]:
         """Samples whose gradients arrived and are not in the step, or have another weight than others."""
@@ -349,9 +352,11 @@ class OneRun(Judging):
             return self._result(EQ, Outcome.UNKNOWN, reason, window.step.location, counterexample=example)
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         help, outcome = "give every sample, or every token, of a window one weight", Outcome.REFUTED
-        if self.lengths or not self._simple(window):
+        changed = any(self.bared(value).keys() - window.arrived for value in window.step.gradients.values())
+        if self.lengths or changed or not self._simple(window):
             how = "the lengths of their batches" if self.lengths else "numbers that the step computes"
-            reason, outcome = f"{reason}, by {how}", Outcome.UNKNOWN
+            reason, outcome = f"{reason}, by {MADE_OF_GRADIENTS if changed else how}", Outcome.UNKNOWN
+            help = self.undecided if changed else help
         return self._result(EQ, outcome, reason, self._losses(window), help, counterexample=example)
 
     def _simple(self, window: WindowWeights) -> bool:
@@ -370,26 +375,6 @@ class OneRun(Judging):
         if number >= AHEAD * MICRO:
             return f"row {number // MICRO - AHEAD + 1} that was read before a forward pass"
         return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
-
-    def number(self, weight: Combination) -> Fraction | None:
-        """A weight with the numbers of this run."""
-        total = Fraction(0)
-        for term, by in weight.items():
-            bare, powers = self.terms.bare(term)
-            for scalar, power in multiplied(powers, {} if bare == self.terms.one else {bare: 1}).items():
-                held = self._held(scalar)
-                if not held:
-                    return None
-                by *= held**power
-            total += by
-        return total
-
-    def _held(self, scalar: int) -> Fraction | None:
-        """The number of a scalar in this run."""
-        held = self.engine.laws.numbers.get(scalar)
-        if held is not None:
-            return exact(held)
-        return self.number(self.terms.parts_of(scalar)) if self.terms.operators[scalar] == "combination" else None
 
     def shares(self) -> list[dict[str, Any]]:
         """The weight of each sample in a gradient of its window, beside that in the mean; none where one is unknown."""
@@ -560,12 +545,13 @@ class OneRun(Judging):
                 yield f"{self.sample(sample)} is in no gradient{self._mode({number})}", location
 
     def _equal(self) -> Objections:
-        """Micro-batches that hold the same; those of a data loader in one window alone, as it may begin anew."""
+        """Micro-batches that hold the same; in one window alone where a data loader, or a table, may begin anew."""
         engine, first = self.engine, dict[Any, int]()
         for window in self.windows:
             for number in sorted({sample // MICRO for sample in window.samples} & engine.meetings.holds.keys()):
                 held = engine.meetings.holds[number]
-                if first.setdefault((frozenset(held), number in engine.given and window.shown), number) != number:
+                anew = number in engine.given or number in engine.meetings.placed
+                if first.setdefault((frozenset(held), anew and window.shown), number) != number:
                     yield EQUAL, next(iter(held.values()))
 
     def _passed_over(self) -> Objections:

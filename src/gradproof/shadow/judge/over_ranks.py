@@ -24,6 +24,7 @@ from gradproof.shadow.follow.terms import Combination, ratio
 from gradproof.shadow.follow.values import shared
 from gradproof.shadow.judge.by_terms import DATA, EQ, LOSS, WIDTH, Judge
 from gradproof.shadow.judge.followed import Followed, with_numbers
+from gradproof.shadow.judge.losses import DIVIDED
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.tape.run import Run
@@ -193,8 +194,7 @@ class RankJudge:
             refuted = weighed.outcome is Outcome.REFUTED and equal.outcome not in (Outcome.REFUTED, Outcome.OUTSIDE)
             self.found[EQ] = weighed if refuted or equal.outcome is Outcome.HOLDS else equal
         if self.found[EQ].outcome is Outcome.HOLDS and not whole.totals.stand():
-            reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, reason, self._line(0))
+            self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, DIVIDED, self._line(0))
         self._reported(whole.full)
 
     def _weighed(self, whole: Judge) -> Result | None:

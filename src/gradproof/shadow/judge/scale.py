@@ -14,7 +14,7 @@ value is that of N, or of r, nothing is proved either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isclose, prod
@@ -24,16 +24,10 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.rules.losses import LOSSES
 from gradproof.shadow.follow.samples import blocks
 from gradproof.shadow.follow.terms import (
-    COMPARED,
-    MIXED,
-    MODULUS,
     NAMED,
     NOBODY,
-    RANGE,
-    ROWS,
     SEVERAL,
     SIZE,
-    SLICE,
     UNIT,
     UNREAD,
     WRITTEN,
@@ -45,6 +39,7 @@ from gradproof.shadow.follow.terms import (
 )
 from gradproof.shadow.judge.losses import LossPart, close, near
 from gradproof.shadow.result import DIVIDE, FUNCTION
+from gradproof.shadow.texts import COMPARED, MIXED, MODULUS, ROWS, SHAPING, SLICE, TORCH
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
@@ -54,9 +49,9 @@ UNSCALE = "call scaler.step(optimizer), or scaler.unscale_(optimizer) before the
 SCALE = "loss scale"
 MEAN = "each is that of a mean"
 SUM = "each is that of a sum"
+OF_ROWS_ALONE = "the rows of the window"
 SHOWN = 6
 FACTORS, UNREAD_FACTORS = "for factors of the loss itself:", "for numbers of the whole window:"
-SHAPING = frozenset({MODULUS, COMPARED, RANGE})
 Taken = tuple[str, str]
 """What was taken, and of which number, with its line."""
 
@@ -87,7 +82,8 @@ class Scale:
 
     `total`: by what the weight of a sample is that of the full batch, where it is known. `taken`: what was assumed.
     `shared`: a part of the losses is made of no sample. `divisor`: the N of other windows, which divides.
-    `own`: the names, and powers, of what scales a whole loss besides N and rows.
+    `own`: the names, and powers, of what scales a whole loss besides N and rows; `unnamed`: what numbers without a name
+    are in this window.
     """
 
     outcome: Outcome
@@ -97,12 +93,19 @@ class Scale:
     divisor: int = 0
     shared: bool = False
     own: frozenset[tuple[str, int]] = frozenset()
+    unnamed: Mapping[str, str] = field(default_factory=dict)
     taken: tuple[Taken, ...] = ()
 
     @property
     def known(self) -> bool:
         """Whether the factor is known, right or wrong."""
         return self.outcome is not Outcome.UNKNOWN
+
+    def unlike(self, other: Scale) -> list[str]:
+        """What scales one of two windows, and not the other, or is another number there."""
+        both = self.unnamed.keys() & other.unnamed.keys()
+        changed = {text for text in both if self.unnamed[text] != other.unnamed[text]}
+        return sorted({text for text, _ in self.own ^ other.own} | changed)
 
 
 def groups(
@@ -218,6 +221,8 @@ class Factors:
             return "" if known else "rows" if rows == self.r else "other"
         if number.file.endswith("grad_scaler.py"):
             return SCALE
+        if TORCH in number.shapes and value == self.r:
+            return "rows"
         if value == self.r and shapes & {ROWS, SLICE} and MODULUS not in shapes:
             return "rows"
         return "N" if value in self.lengths and shapes & SHAPING == self.strongest else "other"
@@ -229,28 +234,33 @@ class Factors:
         return [*each, *rest, *([prod((*each, *rest))] if len(each) + len(rest) > 1 else [])]
 
     def unread(self) -> bool:
-        """Whether some number has no origin."""
-        return self.rest != 1 or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
+        """Whether some number has no origin, or is a name that counts the turns of another loop than the passes'."""
+        whole = (number for number, power in self.own if number.whole and power < 0)
+        turns = any(number.shapes & SHAPING and number.text.isidentifier() for number in whole)
+        return self.rest != 1 or turns or any(number.kind in (UNREAD, SIZE) for number, _ in self.own)
 
     def odd(self) -> list[str]:
         """Numbers whose value is that of N, or of r, and that may stand for it: of another name, or of no origin.
 
         Where no N is seen to scale the loss, one that is written may as well.
         """
-        powers = [float(one) for of in (self.n, self.r or 1) if of > 1 for one in (of, 1 / of)]
         kinds = {UNREAD, NAMED, SIZE, *([] if self.taken else [WRITTEN])}
         some = (one for one in self.own if one[0].kind in kinds and (one[0].kind != WRITTEN or one[0].whole))
-        like = (
-            number for number, power in some
-            if MIXED in number.shapes or any(isclose(number.value ** (power // abs(power)), by) for by in powers)
-        )  # fmt: skip
+        like = (number for number, _ in some if MIXED in number.shapes or self.stands(float(number.value)))
         found = [f"{number.value:g} at {number.place}" for number in like]
-        plain = self.rest != 1 and any(close(float(self.rest), by) for by in powers)
+        plain = self.rest != 1 and self.stands(float(self.rest))
         return [*found, *([near(self.rest)] if plain else [])]
 
+    def stands(self, value: float) -> bool:
+        """Whether a number has the value of N, of the rows, or of one over them."""
+        return any(close(value, by) for of in (self.n, self.r) if of > 1 for by in (of, 1 / of))
+
     def divisor(self, of: int, *kinds: str) -> list[Number]:
-        """The numbers of some kinds that divide the whole loss, and together are N, or the rows."""
-        bare = [one for one in self.own if one[0].kind in kinds and one[0].whole]
+        """The numbers of some kinds, in the text or by a name, that divide the whole loss, and together are so many."""
+        bare = [
+            (number, power) for number, power in self.own if number.kind in kinds and number.whole
+            and (number.kind != UNREAD or MIXED in number.shapes or number.text.isidentifier())
+        ]  # fmt: skip
         by = [(number, power) for number, power in bare if power < 0 and number.value > 1]
         for number, power in by:
             if isclose(number.value**-power, of):
@@ -285,12 +295,27 @@ def judged(
             return replace(bad, outcome=Outcome.UNKNOWN, total=None) if hooked else bad
     words = dict.fromkeys(one.words for one in said)
     taken = tuple(dict.fromkeys(line for one in said for line in one.taken))
-    scaled = ((number, power) for group in found for number, power in group.named if number.whole)
-    own = frozenset(
-        (number.text, power) for number, power in scaled if number.kind == NAMED and number.value not in lengths
-    )
+    own = frozenset(one for group in found for one in _of_every_window(group, lengths))
+    unnamed = dict(one for group in found for one in _as_it_is(group, lengths, sum(rows.values()), weigh))
     shared = any(group.shared for group in found)
-    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, taken=taken)
+    return Scale(Outcome.HOLDS, "; ".join(words), UNIT, shared=shared, own=own, unnamed=unnamed, taken=taken)
+
+
+def _of_every_window(group: Alike, lengths: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """The names that scale a whole loss, with their powers: what scales one window has to scale each."""
+    for number, power in group.named:
+        if number.whole and number.kind == NAMED and number.value not in lengths:
+            yield number.text, power
+
+
+def _as_it_is(group: Alike, lengths: tuple[int, ...], total: int, weigh: Weigh) -> Iterator[tuple[str, str]]:
+    """Numbers without a name, as one that the script counts up: what each is in a window, it has to be in all."""
+    for number, _ in group.named:
+        if number.whole and number.kind == UNREAD and number.value not in lengths:
+            yield shown(number), OF_ROWS_ALONE if number.value == total else ""
+    rest = weigh(next(iter(group.rest.values())))
+    if rest is not None:
+        yield "a number at no line", OF_ROWS_ALONE if close(abs(rest) * total, UNIT) else near(abs(rest))
 
 
 def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weigh: Weigh, terms: Terms) -> Scale:
@@ -305,11 +330,16 @@ def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weig
     if close(made.rest, UNIT):
         made.rest = UNIT
     made.add_all(group.named)
-    scales = (s for s, _ in group.others if terms.operators[s] == "constant")
-    if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in scales):
+    constants = [s for s, _ in group.others if terms.operators[s] == "constant"]
+    if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in constants):
         return Scale(Outcome.UNKNOWN, "a loss scale is left in the gradients", help=UNSCALE)
     due = made.b - group.mean
     right = isclose(made.n ** (made.a - due) * made.off, 1)
+    for constant in constants:  # as a buffer that may hold 1/N
+        held = weigh(terms.of(constant))
+        if made.n > 1 and (not right or held is None or made.stands(float(held))):
+            reason = f"whether a loss of window {window} is divided by N is not shown: {terms.attributes[constant][0]}"
+            return Scale(Outcome.UNKNOWN, reason, help=WRITE_N)
     return _right(group, made, window) if right else _wrong(group, made, window, due)
 
 
@@ -322,9 +352,14 @@ def _right(group: Alike, made: Factors, window: int) -> Scale:
     return Scale(Outcome.HOLDS, words, UNIT, taken=(*_named(made), *_own(made)))
 
 
+def shown(number: Number) -> str:
+    """A number that was taken for another, and its line."""
+    return f"{f'the {number.value:g}' if number.kind == WRITTEN else number.shown} at {number.place}"
+
+
 def _named(made: Factors) -> Iterator[Taken]:
-    yield from ((f"for N = {made.n}:", f"{number.shown} at {number.place}") for number in made.taken)
-    yield from (("for the rows of the window:", f"{number.shown} at {number.place}") for number in made.of_window)
+    yield from ((f"for N = {made.n}:", shown(number)) for number in made.taken)
+    yield from (("for the rows of the window:", shown(number)) for number in made.of_window)
 
 
 def _own(made: Factors) -> Iterator[Taken]:
@@ -355,7 +390,7 @@ def _wrong(group: Alike, made: Factors, window: int, due: int) -> Scale:
         divisor = made.divisor(of, *kinds) if fits and of > 1 else []
         own = replace(made, own=[one for one in made.own if one[0] not in divisor])
         if divisor and not own.odd() and (named == "N" or not group.mean):
-            lines = ((f"for {named} = {of}:", f"the {number.value:g} at {number.place}") for number in divisor)
+            lines = ((f"for {named} = {of}:", shown(number)) for number in divisor)
             return Scale(Outcome.HOLDS, MEAN if group.mean else SUM, UNIT, taken=(*lines, *_named(made), *_own(own)))
     total = Fraction(n) ** missing * Fraction(made.off).limit_denominator(10**6)
     reason = f"the samples of window {window} weigh {near(total)} times what they weigh in its full batch"

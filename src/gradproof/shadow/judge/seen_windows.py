@@ -7,7 +7,7 @@ an epoch where that iteration came to its end, or as many passes were made as th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from gradproof.shadow.tape.run_events import PASS, STEP, ZERO, SeenEvent, SeenPass
 
@@ -18,7 +18,8 @@ class SeenWindow:
     `ended`: an epoch ended with it. `shown`: each backward pass follows the next batch of one iteration over a data
     loader, or the caller gave the passes of an epoch. `simple`: each follows one forward pass, which calls no module
     twice, or those of its batch alone, as the values show. `begins`: the first pass of each micro-batch, which has
-    `each` passes of one batch. `stepped`: how many events there are before each optimizer has stepped.
+    `each` passes of one batch. `stepped`: how many events there are before each optimizer has stepped. `zeroed`: what
+    came first was zeroed, and is no part of what is stepped.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class SeenWindow:
         pairs = zip(self.begins, self.passes[each - 1 :: each], strict=False)
         if len(self.passes) % each or any(batches(one.about, last.about) != 1 for one, last in pairs):
             self.begins = self.passes
+        self.zeroed = ZERO in (event.kind for event in dropwhile(lambda event: event.kind != PASS, self.before_step))
         self.count, seen = len(self.begins), [event.about for event in self.passes]
         self.first: SeenPass = seen[0] if seen else SeenPass()
         self.last: SeenPass = seen[-1] if seen else SeenPass()
@@ -52,9 +54,8 @@ class SeenWindow:
         A short one is no tail where it stands beside another one, and nothing lies between them: the batches went on in
         one pass over a data loader, or both have one micro-batch, and an epoch of one has nothing to accumulate.
         """
-        longer = [one for one in windows if one.count > n]
-        if self in longer:
-            return all(one.shown for one in longer)
+        if self.count > n:
+            return not self.zeroed and all(one.shown for one in windows if one.count > n)
         near = {window.number: window for window in windows}
         before, after = near.get(self.number - 1), near.get(self.number + 1)
         pairs = [(one, other) for one, other in ((before, self), (self, after)) if one and other]

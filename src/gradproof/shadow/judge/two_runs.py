@@ -1,7 +1,7 @@
 """Verifies one training function over whole tensors: two runs, their judgement, and what it rests on.
 
-The runs are made again where they show that something has to be read otherwise (`Hints`): float constants as the
-rationals that they stand for, and counts as the numbers of this run, where Python made plain numbers of them.
+The runs are made again where they show that something has to be read otherwise (`Hints`): counts as the numbers of
+this run, where Python made plain numbers of them and the gradients are equal by these alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from gradproof.shadow.judge.by_numbers import judged
 from gradproof.shadow.judge.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.judge.losses import of_two_runs
 from gradproof.shadow.judge.over_ranks import agreed, over_ranks
-from gradproof.shadow.judge.weights import assumptions, other_lengths
+from gradproof.shadow.judge.weights import assumptions, other_lengths, rationals
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, judged_windows, leave_open, on_path
 from gradproof.shadow.tape.monitor import Monitor
@@ -45,13 +45,14 @@ Step = Callable[[Any], Any]
 
 @dataclass(slots=True)
 class Attempt:
-    """Two runs with some hints, and their results."""
+    """Two runs with some hints, and their results. `named`: whether other names of samples would decide no more."""
 
     hints: Hints
     terms: Terms
     ours: Followed
     full: Followed
     results: list[Result]
+    named: bool = False
 
     @property
     def held(self) -> int:
@@ -61,20 +62,14 @@ class Attempt:
     @property
     def settled(self) -> bool:
         """Whether something is refuted, or other names of samples would decide no more."""
-        by_name = {result.outcome for result in self.results if result.obligation in ("GA-EQ-001", "GA-DATA-001")}
-        return by_name == {Outcome.HOLDS} or any(result.outcome is Outcome.REFUTED for result in self.results)
+        return self.named or any(result.outcome is Outcome.REFUTED for result in self.results)
 
     @property
     def decided(self) -> bool:
-        """Whether every obligation that applies holds, or is refuted however constants and counts are read."""
+        """Whether every obligation that applies holds, or is refuted however counts are read."""
         left = [result for result in self.results if result.applies and result.outcome is not Outcome.HOLDS]
-        final = (self.hints.snap or not self.near) and (self.hints.integers or not self.ours.facts.reads)
+        final = self.hints.integers or not self.ours.facts.reads
         return all(r.outcome is Outcome.REFUTED and (final or r.domain != DOMAIN) for r in left)
-
-    @property
-    def near(self) -> Mapping[float, Any]:
-        """The float constants that stand for another rational than the one that they are."""
-        return {**self.ours.engine.laws.near, **self.full.engine.laws.near}
 
 
 @frozen_heap()
@@ -101,12 +96,9 @@ def check_whole(
     if not any(group.gather(bool(best.ours.error) or found.settled)):
         found = attempted(step, request, Hints(rows=True), group, *given)
         best = found if sum(group.gather(found.held)) > sum(group.gather(best.held)) else best
-    for integers in (False, True):
-        otherwise = best.ours.facts.reads if integers else best.near
-        alike = not any(group.gather(bool(otherwise))) or (integers and request.fake)
-        if all(group.gather(found.decided)) or best.ours.error or alike:
-            continue
-        found = attempted(step, request, replace(best.hints, snap=True, integers=integers), group, *given)
+    reads = any(group.gather(bool(best.ours.facts.reads))) and not request.fake
+    if reads and not (all(group.gather(found.decided)) or best.ours.error):
+        found = attempted(step, request, replace(best.hints, integers=True), group, *given)
         best = found if sum(group.gather(found.held)) > sum(group.gather(best.held)) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
     if (
@@ -225,7 +217,9 @@ def attempted(
         equal = next(result for result in results if result.obligation == "GA-EQ-001")
         tokens = of_two_runs(ours, equal)
         results += [] if tokens is None else [tokens]
-    return Attempt(hints, terms, ours, full, [r for r in results if not asked or r.obligation in asked])
+    named = {result.outcome for result in results if result.obligation in ("GA-EQ-001", "GA-DATA-001")}
+    results = [result for result in results if not asked or result.obligation in asked]
+    return Attempt(hints, terms, ours, full, results, named == {Outcome.HOLDS})
 
 
 def run_of(request: Request) -> Run:
@@ -261,15 +255,13 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:
         result.reach = on_path(result.reach, [str(location) for location, _ in facts.reads])
-    if attempt.hints.snap and attempt.near:
-        shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.near.items())[:8])
-        made.assumptions.append(f"float constants stand for rationals: {shown}")
+    made.assumptions += rationals({**attempt.full.engine.laws.near, **engine.laws.near})
     if facts.fixed:
         lines = ", ".join(map(str, facts.fixed))
         made.assumptions.append(f"constants of both runs, and no samples, though of more rows than a window: {lines}")
     if facts.shown is not None:
         made.assumptions.append(f"code in C, as range() or NumPy, computes with no count that was read ({facts.shown})")
-    if attempt.hints.integers:
+    if attempt.hints.integers or facts.numbered:
         made.assumptions.append("counts of tokens are those of this run")
     if request.ranks > 1:
         made.assumptions += [

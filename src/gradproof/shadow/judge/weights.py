@@ -63,7 +63,8 @@ class WindowWeights:
     ) -> None:  # fmt: skip
         self.engine, self.terms, self.step = engine, engine.terms, step
         self.skeletons, self.lengths = skeletons, lengths
-        self.runs = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+        brought = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+        self.runs = [run for run in brought if not run.emptied or self.terms.summed(run.gains.values())]  # no score
         self.idle = [run for run in runs if not (run.gains or run.returned)]
         self.unit: dict[int, int] = {}
         self.shape: dict[int | None, dict[int, int]] = {}
@@ -277,6 +278,12 @@ def assumptions(laws: Collection[str], opaque: Collection[str]) -> list[str]:
         f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
         "no denominator is zero",
     ]
+
+
+def rationals(near: Mapping[float, Fraction]) -> list[str]:
+    """The float constants that stand for another rational than the one that they are."""
+    shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(near.items())[:8])
+    return [f"float constants stand for rationals: {shown}"] if near else []
 
 
 def other_lengths(terms: Terms, updates: Iterable[Update]) -> str:

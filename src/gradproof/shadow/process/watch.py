@@ -131,7 +131,7 @@ class ScriptWatch(Monitor):
         """Follow the first window, or nothing for now."""
         stack.enter_context(users_warnings())
         stack.enter_context(made(self.engine))
-        stack.enter_context(ways_out(self.engine, TAKEN))
+        stack.enter_context(ways_out(self.engine, TAKEN, self.engine.comes))
         stack.callback(self._following.close)
         if self.on:
             self.run.recorded.add(0)

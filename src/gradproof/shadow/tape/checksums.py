@@ -25,7 +25,8 @@ def plain(tensor: Tensor) -> bool:
         or kind is torch.nn.Parameter
         or (kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and not isinstance(tensor, UNMADE))
     )
-    return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+    with_numbers = not (tensor.is_meta or tensor.is_nested or inside(tensor))
+    return ordinary and with_numbers and tensor.layout is torch.strided
 
 
 def inside(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 """Names of operators of autograd, from a loss downwards."""
 Noted = frozenset[tuple[Fact, Any]]
 ROWS, GIVEN, FORM, NUMBER, MODES = "rows", "given", "form", "number", "modes"
-AGAIN, KEPT, WRITTEN = "again", "kept", "written"
+AGAIN, KEPT, WRITTEN, MOVED, RATES = "again", "kept", "written", "moved", "rates"
 NUMPY = Tensor.numpy  # an engine that follows a run sees who calls the method
 DEEP = 64
 """Operators of a loss that are looked at."""
@@ -85,6 +85,8 @@ RULES: Mapping[str, Rule] = {
             f"has {by} gradients written between its backward passes where the recorded ones have {min(due)}"
         ),
     ),
+    MOVED: (_one, lambda _, by, due: f"has {by} weights written without a step, and recorded ones have {min(due)}"),
+    RATES: (_one, lambda _, by, due: f"sets {by} numbers of optimizers between passes, and recorded ones {min(due)}"),
 }
 """When a value differs from those of the recorded windows, and in what words, in the order in which one is named."""
 
@@ -131,6 +133,7 @@ class Looks:
         self.facts = facts
         self.modules, self._ids = list[weakref.ref[nn.Module]](), set[int]()
         self.after: Mapping[int, Any] = {}  # the gradients that the last step, or backward pass, left
+        self.weights, self.rates = list[int](), list[float]()  # versions of weights, and numbers of groups, since then
         self._hook: Any = None
         self._rows: int | None = None
         self._again = False
@@ -185,23 +188,36 @@ class Looks:
             for path, number in numbers:
                 note(number, NUMBER, at, SCALING[path[-1]], path)
 
-    def gradients(self, first: bool, now: Mapping[int, Any]) -> None:
+    def gradients(self, first: bool, now: Mapping[int, Any], optimizers: Iterable[Any]) -> None:
         """A backward pass begins with these gradients. `first`: after a step."""
+        weights, rates = numbers_of(optimizers)
+        if len(weights) == len(self.weights):
+            self.facts.note(sum(a != b for a, b in zip(weights, self.weights, strict=True)), MOVED)
+        if not first and len(rates) == len(self.rates):
+            self.facts.note(sum(a != b for a, b in zip(rates, self.rates, strict=True)), RATES)
         kept = sum(now.get(key) == one for key, one in self.after.items())
         if first:
             self.facts.note(kept, KEPT)
         elif self.after:
             self.facts.note(len(self.after) - kept, WRITTEN)
 
-    def left(self, now: Mapping[int, Any], stepped: bool) -> None:
+    def left(self, now: Mapping[int, Any], optimizers: Iterable[Any], stepped: bool) -> None:
         """A step, or a backward pass, leaves these gradients."""
         self.after = now
+        self.weights, self.rates = numbers_of(optimizers)
         if stepped:
             self.anew()
 
     def anew(self) -> None:
         """A window, or an iteration over a data loader, has ended: its rows may come again."""
         self._data.clear()
+
+
+def numbers_of(optimizers: Iterable[Any]) -> tuple[list[int], list[float]]:
+    """The versions of the weights of some optimizers, and the numbers of their groups."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    weights = [-1 if p.is_inference() else p._version for group in groups for p in group["params"]]
+    return weights, [value for group in groups for value in group.values() if isinstance(value, float)]
 
 
 def held_by(tensor: Tensor) -> Iterator[tuple[Any, Callable[[], Any]]]:

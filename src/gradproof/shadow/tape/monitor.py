@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import default_collate, default_convert
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
@@ -254,6 +255,7 @@ class Monitor(KeptWindows):
             self.looks.anew()
             raise
         found.shared = apart and iterator._num_workers > 1 and iterator._dataset_kind == _DatasetKind.Iterable
+        found.collated = apart and iterator._collate_fn not in (default_collate, default_convert)
         found.read, found.since = found.read + 1, 0
         found.rows = rows_of(batch)
         found.sizes.add(found.rows)
@@ -299,7 +301,7 @@ class Monitor(KeptWindows):
             if not self.inside:
                 if accumulate_grad:
                     self.details.sums.arrived(self.details.leaves)
-                    self.looks.left(held(self.parameters()), False)
+                    self.looks.left(held(self.parameters()), list(self._numbers), False)
                     self.looks.wait()
                 self.turned()
         if not inner:
@@ -312,7 +314,7 @@ class Monitor(KeptWindows):
         resumes = self.run.stepped
         event = self.run.begins()
         self.looks.began(event.location, roots, self._scale, it.rows)
-        self.looks.gradients(resumes, held(self.parameters()))
+        self.looks.gradients(resumes, held(self.parameters()), list(self._numbers))
         self._turn()
         self._before, self._since = self._since, Forwards()
         it.passes, it.since = it.passes + 1, it.since + 1
@@ -415,7 +417,7 @@ class Monitor(KeptWindows):
         number = self._number(optimizer)
         self._attempts += 1
         self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
-        self.looks.left(held(self.parameters()), True)
+        self.looks.left(held(self.parameters()), list(self._numbers), True)
         before = self.epoch.counts[number]
         self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:

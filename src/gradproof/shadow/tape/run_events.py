@@ -47,7 +47,8 @@ class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
 
     `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
-    to its end. `shared`: several workers iterate, each over a copy of one dataset.
+    to its end. `shared`: several workers iterate, each over a copy of one dataset. `collated`: workers put batches
+    together by a function of the script's.
     """
 
     length: int | None = None
@@ -61,6 +62,7 @@ class Iteration:
     late: int = 0
     held: dict[Any, tuple[Iteration, int]] = field(default_factory=dict)
     shared: bool = False
+    collated: bool = False
 
     @property
     def stated(self) -> bool:
