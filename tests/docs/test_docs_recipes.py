@@ -22,7 +22,12 @@ WRONG = {
     "A script with arguments": ("arguments.py", "            optimizer.zero_grad()\n", "", "GA-INV-002"),
     "Hydra": ("hydra_train.py", "(loss / config.accumulate)", "(loss)", "GA-EQ-001"),
     "Hugging Face Trainer": ("trainer.py", "Trainer(model=model,", "Summed(model=model,", "GA-EQ-001"),
-    "Accelerate": ("accelerated.py", "accelerator.backward(loss)", "accelerator.backward(loss / 4)", "GA-EQ-001"),
+    "Accelerate": (
+        "accelerated.py",
+        "mse_loss(model(x), y)",
+        'mse_loss(model(x), y, reduction="sum")',
+        "GA-EQ-001",
+    ),
     "Lightning": (
         "lit.py",
         "self.model(batch[0]), batch[1])",

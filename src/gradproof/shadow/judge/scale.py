@@ -242,10 +242,12 @@ class Factors:
     def odd(self) -> list[str]:
         """Numbers whose value is that of N, or of r, and that may stand for it: of another name, or of no origin.
 
-        Where no N is seen to scale the loss, one that is written may as well.
+        Where no N is seen to scale the loss, one that is written may as well; else it may be N once more, and divide.
         """
-        kinds = {UNREAD, NAMED, SIZE, *([] if self.taken else [WRITTEN])}
-        some = (one for one in self.own if one[0].kind in kinds and (one[0].kind != WRITTEN or one[0].whole))
+        some = (
+            (number, power) for number, power in self.own
+            if number.kind != WRITTEN or (number.whole and (not self.taken or (power < 0 and number.value == self.n)))
+        )  # fmt: skip
         like = (number for number, _ in some if MIXED in number.shapes or self.stands(float(number.value)))
         found = [f"{number.value:g} at {number.place}" for number in like]
         plain = self.rest != 1 and self.stands(float(self.rest))
