@@ -21,7 +21,8 @@ from typing import Any
 HERE = Path(__file__).parent
 RIGHT, WRONG = "right", "wrong"
 WAYS, SOURCES = "ways to divide", "where N comes from"
-KINDS = ("watch", "check", "attack", "losses", "forms", "ordinary")
+FUNCTIONS = "functions"
+KINDS = ("watch", "check", FUNCTIONS, "attack", "losses", "forms", "ordinary")
 SHAPES = ((4, 2, 3), (2, 2, 2), (2, 4, 2), (4, 4, 4))
 """N, rows and width of the losses: numbers that collide."""
 PLAIN = {
@@ -62,6 +63,18 @@ def train(run):
     opt = {opt}
 """
 )
+AS_FUNCTION = (
+    IMPORTS
+    + """\
+def train(run):
+    torch.manual_seed(run.seed)
+    N, B, D, W = run.accum_steps, run.micro_batch_size, {sizes[2]}, run.windows
+    x = torch.randn(run.samples, D)
+    y = torch.randn(run.samples, 1)
+    model = {model}
+    opt = {opt}
+"""
+)
 FULL = "B, N = B * N, 1"
 """What makes the full batch of a script."""
 
@@ -91,7 +104,7 @@ class Case:
     @property
     def function(self) -> bool:
         """Whether it is a function, for `check`."""
-        return self.kind == "check" or bool(self.slots.get("function"))
+        return self.kind in ("check", FUNCTIONS) or bool(self.slots.get("function"))
 
     @property
     def text(self) -> str:
@@ -147,6 +160,16 @@ def tabled(kind: str) -> Iterator[Case]:
 def filled(slots: Mapping[str, Any]) -> dict[str, Any]:
     """Every slot, the empty ones too."""
     return {**dict.fromkeys(SLOTS, ""), "accum": True, **PLAIN, **slots}
+
+
+def functions() -> Iterator[Case]:
+    """The scripts of which the full batch is right, as functions for `check`."""
+    for case in tabled("watch"):
+        if not case.twin and "text" not in case.slots:
+            slots = case.slots
+            body = indented("\n".join((slots["setup"], slots["all"] or loop(slots))), 4)
+            own = {"text": AS_FUNCTION.format(**slots) + body, "accum": True, "sizes": slots["sizes"]}
+            yield Case(FUNCTIONS, case.group, f"{case.name}_function", case.label, case.words, own)
 
 
 def losses() -> Iterator[Case]:
@@ -222,7 +245,7 @@ def ordinary() -> Iterator[Case]:
 @cache
 def every() -> dict[str, Case]:
     """All cases by name. Raises ValueError where two have one name."""
-    made = [*tabled("watch"), *tabled("check"), *tabled("attack"), *losses(), *forms(), *ordinary()]
+    made = [*tabled("watch"), *tabled("check"), *functions(), *tabled("attack"), *losses(), *forms(), *ordinary()]
     found = {case.name: case for case in made}
     if len(found) != len(made):
         raise ValueError("two cases have one name")

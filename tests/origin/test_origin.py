@@ -13,7 +13,7 @@ import pytest
 
 from tests.origin import __main__ as command
 from tests.origin.answered import CRASH, DISCLOSED, HOLDS, REFUTED, UNDECIDED, Said, disclosed, said
-from tests.origin.cases import KINDS, RIGHT, SOURCES, WAYS, WRONG, Case, every
+from tests.origin.cases import FUNCTIONS, KINDS, RIGHT, SOURCES, WAYS, WRONG, Case, every
 from tests.origin.faults import fault, known
 from tests.origin.oracle import contradiction, unseen
 
@@ -41,6 +41,11 @@ def test_a_script_is_judged_as_it_is_labelled(name: str) -> None:
 
 @pytest.mark.parametrize("name", of("check"))
 def test_a_function_is_judged_as_it_is_labelled(name: str) -> None:
+    judged(name)
+
+
+@pytest.mark.parametrize("name", of(FUNCTIONS))
+def test_a_script_as_a_function_is_judged_as_it_is_labelled(name: str) -> None:
     judged(name)
 
 
@@ -84,7 +89,7 @@ def test_the_kinds_have_as_many_loops_as_the_bars_count() -> None:
     counts = Counter((case.kind, case.label) for case in CASES.values())
     assert {kind for kind, _ in counts} == set(KINDS)
     assert counts["losses", RIGHT] + counts["losses", WRONG] == 120
-    groups = Counter(case.group for case in CASES.values() if case.right)
+    groups = Counter(case.group for case in CASES.values() if case.right and case.kind != FUNCTIONS)
     assert (groups[SOURCES], groups[WAYS], counts["forms", WRONG]) == (21, 21, 62)
     assert counts["watch", WRONG] + counts["check", WRONG] == 117
     assert counts["watch", RIGHT] + counts["check", RIGHT] == 64
@@ -110,6 +115,11 @@ def test_the_tables_count_what_was_said(capsys: pytest.CaptureFixture[str]) -> N
     ]  # fmt: skip
     assert "| watch | division |  |  |  | 1 |  | 1 |  | 1 |  |" in command.tables(pairs)
     bars = command.bars(pairs)
+    assert "| loops: wrong and refuted | 0 | >= 60 | missed |" in bars
+    function = Case(FUNCTIONS, "division", "wd41_undo_n_n8_function", WRONG, "")
+    assert "| loops: wrong and refuted | 1 | >= 60 | missed |" in command.bars(
+        [*pairs, (function, Said("", REFUTED, ""))]
+    )
     assert "| loops: wrong and HOLDS, not disclosed | 1 | <= 0 | missed |" in bars
     assert "| forms: false | 0 | <= 0 | met |" in bars
     assert not any(line.startswith("| losses") for line in bars)

@@ -56,6 +56,8 @@ TEXTS = ("int", "float", "getenv")
 """What makes a number of a text, as of an argument or the environment."""
 SCALING = frozenset({"mul", "div", "multiply", "divide", "true_divide", "foreach_mul", "foreach_div"})
 """Functions of which an argument that is not understood is the number by which they scale."""
+HANDING = ("torch/_ops.py", "torch/functional.py")
+"""Files whose functions hand on what they are given, as einsum does."""
 DEPTH = 8
 MOST = 4
 """So many readings of one expression are tried, as of the two sides of a condition."""
@@ -129,7 +131,7 @@ class Origins:
 
         `single`: it scales one number, which may be a loss.
         """
-        frame = next((one for one in frames() if not one.f_code.co_filename.endswith("torch/_ops.py")), None)
+        frame = next((one for one in frames() if not one.f_code.co_filename.endswith(HANDING)), None)
         node = None if frame is None else node_at(frame.f_code, frame.f_lasti)
         whole = single or (node is not None and ".grad" in ast.unparse(node))
         found = None if frame is None or node is None else self._read(number, frame, node)

@@ -138,6 +138,19 @@ def added_product(x: Interpreter, call: Call) -> list[Value] | None:
     return made and [combined(x, call, (call.values[0], call.shapes[0]), (made[0], out), by)]
 
 
+@rule("lerp")
+def lerp(x: Interpreter, call: Call) -> list[Value] | None:
+    """From one tensor to another by a plain number: first + by * (second - first)."""
+    if not call.numeric() or isinstance(call.args[2], torch.Tensor):
+        return None
+    out, (first, second) = call.out_shape(), zip(call.values, call.shapes, strict=True)
+    by, powers = x.factor(call.args[2], prod(out) == 1)
+    if by is None:
+        return None
+    way = x.rescaled(combined(x, call, second, first, Fraction(-1)), by, powers)
+    return [combined(x, call, first, (way, out), Fraction(1))]
+
+
 @rule("reciprocal")
 def reciprocal(x: Interpreter, call: Call) -> list[Value] | None:
     """One over a scalar is a power of it."""
