@@ -98,9 +98,8 @@ def leave_open(results: Iterable[Result], others: Sequence[tuple[int, int, str]]
     """
     for count, at, reason in others[:1]:
         more = f" and {count - 1} more like it were" if count > 1 else " was"
-        for result in (one for one in results if one.outcome is Outcome.HOLDS and one.obligation in OF_EVENTS):
-            result.outcome, result.location, result.reach = Outcome.UNKNOWN, None, ""
-            result.reason, result.help = f"window {at + 1}{more} not {how}: it {reason}", help
+        for result in (one for one in results if one.obligation in OF_EVENTS):
+            result.doubt(f"window {at + 1}{more} not {how}: it {reason}", help=help)
 
 
 def values_read(lines: Sequence[str]) -> str:
@@ -132,6 +131,14 @@ class Result:
     def applies(self) -> bool:
         """Whether there was something to judge."""
         return self.details.get("code") != NO_LOSS
+
+    def doubt(
+        self, reason: str, at: Location | None = None, help: str = "", outcome: Outcome = Outcome.UNKNOWN
+    ) -> None:
+        """What held is not decided; another outcome stays as it is."""
+        if self.outcome is Outcome.HOLDS:
+            self.outcome, self.reason, self.reach, self.help = outcome, reason, "", help or self.help
+            self.location = at or self.location
 
 
 def assuming(laws: Iterable[str], results: Iterable[Result]) -> list[str]:

@@ -65,15 +65,8 @@ def shared(judge: Reported, results: list[Result]) -> list[Result]:
     for result in results if broken and max(judge.windows, default=0) >= 1 else ():
         if result.obligation == EQ or (result.obligation == LOSS and result.domain == "floats"):
             reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
-            doubted(result, reason, broken[0].location)
+            result.doubt(reason, broken[0].location)
     return results
-
-
-def doubted(result: Result, reason: str, location: Location | None = None) -> None:
-    """What held is undecided."""
-    if result.outcome is Outcome.HOLDS:
-        result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
-        result.location = location or result.location
 
 
 class Refuter(Reported):
@@ -137,13 +130,13 @@ class Refuter(Reported):
         rates = self.first is None and self.facts.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
-                doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
+                result.doubt("the terms of the returned losses are the full batch's, their numbers are not")
             if result.obligation in (EQ, CLIP) and written and self.facts.gated:
-                doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
+                result.doubt("gradients are scaled inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
-                doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
+                result.doubt("the terms of the parameters are the full batch's at the end, their numbers not")
             if result.obligation == STEPS and self.paired and rates:
-                doubted(result, "the learning rates are not the full batch's")
+                result.doubt("the learning rates are not the full batch's")
 
     def window_of(self, result: Result) -> int:
         """The step at which something is wrong: the first at its line, that of the first difference, or the last."""

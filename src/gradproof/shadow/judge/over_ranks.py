@@ -278,9 +278,8 @@ class RankJudge:
     def narrow(self) -> None:
         """Which samples of other ranks are of one micro-batch is not known: below fp32 nothing is decided."""
         held = self.found.get(WIDTH)
-        if self.ours.facts.below is not None and held is not None and held.outcome is Outcome.HOLDS:
-            held.outcome, held.reach = Outcome.UNKNOWN, ""
-            held.reason = "tensors are below fp32, and over ranks it is not known which micro-batch a sample is of"
+        if self.ours.facts.below is not None and held is not None:
+            held.doubt("tensors are below fp32, and over ranks it is not known which micro-batch a sample is of")
 
 
 def unlike(mine: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> list[str]:

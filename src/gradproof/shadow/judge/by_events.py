@@ -1,0 +1,128 @@
+"""What one run breaks, by its values and events together.
+
+Values show that a gradient is missing, or has two scales. Events show the line, and that nothing else explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+from gradproof.core.outcome import Outcome
+from gradproof.core.protocol import CLIPPED_TWICE, EARLY_STEP, EARLY_UNSCALE, LATE_CLIP, LOST, SCALED_CLIP, Breaks
+from gradproof.shadow.follow.terms import UNIT
+from gradproof.shadow.judge.losses import close
+from gradproof.shadow.judge.one_run import OneRun
+from gradproof.shadow.judge.seen_windows import SeenWindow
+from gradproof.shadow.judge.steps import StepRuling
+from gradproof.shadow.judge.weights import WindowWeights
+from gradproof.shadow.locations import Location
+from gradproof.shadow.result import RECORDED, Result
+from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, SeenEvent
+
+WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
+RESTS_ON = {
+    "GA-EQ-001": WINDOW, "GA-TOK-001": WINDOW, "GA-DATA-001": ("GA-EQ-001", *WINDOW), "GA-INV-001": ("GA-EQ-001",),
+    "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
+}  # fmt: skip
+"""What does not hold where one of others is refuted."""
+MAYBE = ", or were those of another pass than a micro-batch's"
+DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
+EVENT_HELP = {
+    "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
+    "GA-EQ-001": "unscale once, after the last micro-batch",
+    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
+    "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
+}
+
+
+def beside_refuted(results: Mapping[str, Result]) -> None:
+    """What rests on an obligation that is refuted does not hold, though the recorded values alone would show it."""
+    for name, causes in RESTS_ON.items():
+        refuted = [results[c] for c in causes if c in results and results[c].outcome is Outcome.REFUTED]
+        for result in [results[name]] if refuted and name in results else []:
+            first = refuted[0]
+            result.doubt(f"it rests on {first.obligation}, which is refuted; else: {result.reason}", first.location)
+
+
+class WithEvents:
+    """What the windows of a run break, by their values and events."""
+
+    def __init__(self, judge: OneRun, ruling: StepRuling) -> None:
+        self.judge, self.ruling = judge, ruling
+
+    def results(self) -> Iterator[Result]:
+        """What is wrong; nothing where something unusual was seen."""
+        if self.judge.facts.lost or self.ruling.strange():
+            return
+        early = any(rule == EARLY_STEP for rule, _ in self.ruling.broken())
+        if self.judge.windows and all(len(window.runs) < 2 for window in self.judge.windows) and not early:
+            yield from (one for one in [self.judge.stale()] if one.outcome is Outcome.REFUTED)
+        count, line = self.judge.dropped()
+        by = {handed.divisor for window in self.ruling.monitor.closed for handed in window}
+        every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [1.0]]
+        divided = by == {count} or all(close(number * count, 1) for number in every)
+        if divided and count > 2 and line is not None:  # a half is usual
+            yield self._made(Breaks("GA-DATA-001", DROPPED.format(count - 1, count, count)), line)
+        seen = {window.number: window for window in self.ruling.windows}
+        yield from (one for window in seen.values() for one in self._nothing(window))
+        several = len({window.step.optimizer for window in self.judge.windows}) > 1
+        for window in self.judge.windows if not several else ():
+            own = seen.get(window.step.window)
+            if own is not None:
+                yield from self._lost(window)
+                yield from self._scales(window, own)
+
+    def _made(self, rule: Breaks, location: Location) -> Result:
+        name = rule.obligation
+        return Result(name, Outcome.REFUTED, rule.why, location, EVENT_HELP[name], "events", RECORDED)
+
+    def _nothing(self, window: SeenWindow) -> Iterator[Result]:
+        """Every gradient was zeroed, and the step has none."""
+        after = reversed(window.before_step)
+        last = next((event for event in after if event.kind in (PASS, ZERO)), None)
+        if last is not None and last.kind == ZERO and not any(event.about.held for event in window.steps):
+            yield self._made(LOST, last.location)
+
+    def _lost(self, window: WindowWeights) -> Iterator[Result]:
+        """Gradients are zeroed before the step, and nothing is put into their place.
+
+        What comes before a whole window may be another pass than a micro-batch's. How long a window is has to be given,
+        or what was zeroed is the larger part of one.
+        """
+        at = [i for i, run in enumerate(window.runs) if run.emptied is not None]
+        if not at or not window.samples < window.own:
+            return
+        before, after = window.runs[: at[0] + 1], len(window.runs) - at[-1] - 1
+        gone = self.judge.terms.summed(gain for run in before for gain in run.gains.values())
+        location = window.runs[at[0]].emptied
+        if not gone & window.samples and after < self.ruling.n and location is not None:
+            made = self._made(LOST, location)
+            if not self.ruling.given and after > at[-1]:
+                made.outcome, made.reason, made.help = Outcome.UNKNOWN, LOST.why + MAYBE, "give --accum-steps"
+            yield made
+
+    def _scales(self, window: WindowWeights, seen: SeenWindow) -> Iterator[Result]:
+        """A loss scale that is taken out of a part of a window, or after a clip; a clip that comes too late."""
+        events, after = seen.events[: seen.stepped], seen.events[seen.stepped :]
+        unscaled = [i for i, event in enumerate(events) if event.kind == UNSCALE]
+        scale = self.judge.facts.unscaled_of(window.step) or (UNIT, {})
+        clips = [i for i, event in enumerate(events) if self._clips(event)]
+        if unscaled and scale != (UNIT, {}):
+            if any(event.kind == PASS and event.about is not None for event in events[unscaled[0] :]):
+                yield self._made(EARLY_UNSCALE, events[unscaled[0]].location)
+            first = next((i for i in clips if i < unscaled[0]), None)
+            if first is not None and not any(event.kind == ZERO for event in events[first : unscaled[0]]):
+                yield self._made(SCALED_CLIP, events[first].location)
+        for i, j in pairwise(clips):
+            between = {event.kind for event in events[i:j]} & {PASS, ZERO}
+            if events[i].about & events[j].about and not between:
+                yield self._made(CLIPPED_TWICE, events[j].location)
+        zeroed = next((i for i, event in enumerate(after) if event.kind == ZERO), len(after))
+        late = next((event for event in after[:zeroed] if self._clips(event)), None)
+        if late is not None and not clips:
+            yield self._made(LATE_CLIP, late.location)
+
+    def _clips(self, event: SeenEvent) -> bool:
+        """Whether an event is a clip of some of the optimizer's gradients."""
+        return event.kind == CLIP and bool(event.about & self.ruling.own)
