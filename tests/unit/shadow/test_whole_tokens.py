@@ -188,3 +188,55 @@ def test_one_run_tells_what_a_token_weighs(name: str) -> None:
     if outcome is REFUTED:
         assert found.location is not None
         assert ".backward()" in text.splitlines()[found.location.line - 1]
+
+
+def after_the_sum(count: Callable[[torch.Tensor, list[int]], Any], repeat: bool = False) -> Any:
+    """A step whose gradients are divided at the end of a window, and whose losses are read as plain numbers.
+
+    `count`: of the marks of a window, and of the counts of the windows before. `repeat`: the first loss is reported for
+    every window.
+    """
+
+    def train(run: Run) -> list[float]:
+        torch.manual_seed(run.seed)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        x, y = torch.randn(run.samples, 3), torch.randn(run.samples, 2)
+        losses, before, size = list[float](), list[int](), run.effective_batch_size
+        for a, b in zip(x.split(size), y.split(size), strict=True):
+            total, mine = count(b > 0, before), 0.0
+            for part, label in zip(a.split(run.micro_batch_size), b.split(run.micro_batch_size), strict=True):
+                loss = ((model(part) - label).square() * (label > 0)).sum()
+                loss.backward()
+                mine += float(loss.detach())
+            for p in model.parameters():
+                p.grad /= total
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(mine / float(total))
+            before.append(int((b > 0).sum()))
+        return [losses[0]] * len(losses) if repeat else losses
+
+    return train
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("own", HOLDS), ("first", UNKNOWN), ("so far", UNKNOWN)])
+def test_a_plain_count_after_the_sum_is_shown_by_the_gradients(name: str, outcome: Outcome) -> None:
+    """Two windows of unlike counts that weigh each token alike show it; a count of another window does not hold."""
+    counts: dict[str, Callable[[torch.Tensor, list[int]], Any]] = {
+        "own": lambda marks, _: marks.sum(), "first": lambda marks, before: (before or [int(marks.sum())])[0],
+        "so far": lambda marks, before: sum(before) + int(marks.sum()),
+    }  # fmt: skip
+    made = check_whole(after_the_sum(counts[name]), "train", Request(accum_steps=2, micro_batch=2))
+    assert made.result("GA-EQ-001").outcome in ((HOLDS,) if outcome is HOLDS else (UNKNOWN, REFUTED))
+    if outcome is HOLDS:
+        assert made.result("GA-INV-001").outcome is HOLDS
+        assert any("counts" in one for one in made.assumptions), made.assumptions
+
+
+def test_the_first_loss_for_every_window_is_refuted() -> None:
+    """Both runs report the same: the loss of another window."""
+    made = check_whole(after_the_sum(lambda *_: 1, repeat=True), "train", Request(accum_steps=2, micro_batch=2))
+    found = made.result("GA-INV-001")
+    assert found.outcome is REFUTED, found.reason
+    assert "returned loss 2 is" in found.reason

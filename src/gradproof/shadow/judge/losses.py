@@ -7,6 +7,7 @@ weighs. The right weight is one and the same for all tokens of the window: 1/(c1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -154,6 +155,14 @@ class LossTotals:
         own = multiplied(after, before, -1).items()
         return {scalar: by for scalar, by in own if by == -1 and scalar in after and counted(self.terms, scalar)}
 
+    def after(self, window: int) -> float:
+        """By what number a window's gradients are multiplied, and its losses are not; up to one for all windows."""
+        known, updates = self.laws.numbers, self.full.facts.updates[window : window + 1]
+        gradients = [held for update in updates for held in update.gradients.values()]
+        most = max((abs(by) for held in gradients for by in held.values()), default=UNIT)
+        least = max((abs(part.by) for part in self.losses.get(window) or ()), default=UNIT)
+        return float(most / least) / math.prod(known.get(scalar, 1.0) for scalar in self.afterwards(window))
+
     def _plainly(self, total: Combination) -> Combination:
         """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
         powers = self.terms.common(total)
@@ -225,12 +234,27 @@ class LossTotals:
         """
         found = [self.laws.held(total) for total in self.plain]
         if not found or any(one is None or abs(one - (found[0] or 0)) > ROUNDED * abs(one) for one in found):
-            return False
+            return self._by_gradients()
         if all(map(self._by_counts, self.raw)) and all(map(self.laws.constant, self.plain)):
             return True
         labels = self._labels()
         self.ours.facts.numbered = len(labels) > 1 and None not in labels
         return self.ours.facts.numbered
+
+    def _by_gradients(self) -> bool:
+        """Whether gradients of windows of unlike counts weigh each token alike, or each window: divided after it."""
+        terms, facts, losses = self.terms, self.ours.facts, losses_of(self.ours)
+        forms, most = set[frozenset[Any]](), list[Fraction]()
+        for update in facts.updates:
+            pairs = [(abs(by), terms.bare(one)[1]) for held in update.gradients.values() for one, by in held.items()]
+            most.append(max((by for by, _ in pairs), default=UNIT))
+            bare = ((by, [(s, to) for s, to in own.items() if not terms.samples([s])]) for by, own in pairs)
+            forms.add(frozenset((by / most[-1], *sorted(own)) for by, own in bare))
+        counts = [self.laws.held(added(part.count for part in parts or ())) for parts in losses.values()]
+        whole = len(forms) == 1 and len(counts) == len(most) and None not in (*counts, *losses.values())
+        each = {by * (count or 0) for by, count in zip(most, counts, strict=False)}
+        facts.numbered |= whole and len({*counts}) > 1 and 1 in (len({*most}), len(each))
+        return facts.numbered
 
     def _labels(self) -> set[Fraction | None]:
         """How many labels, or elements, the loss of each micro-batch sums."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
@@ -64,9 +63,7 @@ class Reported(Judge):
 
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
-        losses, known = self.other.losses, self.full.engine.laws.numbers
-        by = [[known.get(scalar, 1.0) for scalar in self.totals.afterwards(at)] for at in range(len(losses))]
-        losses = [loss / math.prod(each) for loss, each in zip(losses, by, strict=True)]
+        losses = [loss * self.totals.after(at) for at, loss in enumerate(self.other.losses)]
         ours, full, windows = self.ours.plain, self.full.plain, self._by_window(self.ours.plain)
         for words, numbers in (
             ("equal to the full batch's", ours),
@@ -169,11 +166,13 @@ class Reported(Judge):
         yield self._other_loss(reason, reads[-1][0] if reads else NOWHERE, loss=mine, full_batch=other)
 
     def summed(self) -> Iterator[Result]:
-        """Reported losses that go on adding up from window to window."""
-        losses, values = self.other.losses, self.full.values
-        if len(self.ours.values) != len(values) or not alike(values, list(itertools.accumulate(losses))):
+        """Reported losses that go on adding up from window to window, or are that of the first one again."""
+        losses, values = self.other.losses, self.full.values or self.full.plain
+        usual = [*itertools.accumulate(losses)], losses[:1] * len(losses)
+        if len(self.ours.values or self.ours.plain) != len(values) or not any(alike(values, one) for one in usual):
             return
         for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
             if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
                 what = f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
-                yield self._other_loss(what, self.ours.lines[at], loss=value, window=loss)
+                line = self.ours.lines[at] if self.ours.values else NOWHERE
+                yield self._other_loss(what, line, loss=value, window=loss)
