@@ -457,7 +457,7 @@ class Meetings:
     each sample, where the micro-batch met data of its own as well: numbers by the place in a micro-batch.
     `by_chance`: a line met several tensors in a window of which each holds one number everywhere. `repeated`: where a
     micro-batch met no row that another had not met there. `repeats`: batches of a data loader with rows that another
-    iteration gave, by number, and where they were read.
+    iteration gave, by number, and where they were read. `redrawn`: where two micro-batches of a window drew the same.
     `holds`: by micro-batch, what its data hold and whether they were read before it, and where they were met first;
     `placed`: those of which rows are known by their place in a table.
     """
@@ -465,6 +465,7 @@ class Meetings:
     def __init__(self) -> None:
         self.again = False
         self.by_chance: Any = None
+        self.redrawn: Any = None
         self._rows: list[tuple[tuple[int, int], tuple[int, ...], set[int], tuple[Any, int], Any]] = []
         self.repeats: dict[int, tuple[int, Any, bool]] = {}
         self.holds: dict[int, dict[Any, Any]] = {}

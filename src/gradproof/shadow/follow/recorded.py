@@ -15,9 +15,11 @@ from fractions import Fraction
 from threading import get_ident
 from typing import Any
 
+import numpy
 import torch
 from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from gradproof.shadow.follow.facts import BackwardPass
 from gradproof.shadow.follow.group import MEAN, SUM
@@ -28,7 +30,7 @@ from gradproof.shadow.follow.origins import Origins
 from gradproof.shadow.follow.rows import Rows
 from gradproof.shadow.follow.samples import MICRO, Samples, guarded
 from gradproof.shadow.follow.terms import NOBODY, UNIT, Combination, Powers, Shape, plus
-from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, reads
+from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, generator_of, reads
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
@@ -51,6 +53,8 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
         self.loading = Nested()  # calls of what makes a batch
+        self.fetched: tuple[Any, list[Any]] = (None, [])  # the data set, and the rows that were asked for last
+        self._states = dict[tuple[Any, ...], int]()  # where generators stood at a line, in a window: the micro-batch
         self.steps = self.resumed = 0
         self.parts = self.applied_of = 0
         self.runs, self.alive = list[BackwardPass](), list[torch.Tensor]()
@@ -102,7 +106,10 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
                 self._copied(func, spec, args, kwargs, out)
                 return out
             return func(*args, **kwargs)
-        out, spec = super().__torch_dispatch__(func, types, args, kwargs), spec_of(func)
+        spec = spec_of(func)
+        if spec is not None and spec.random and not self.in_backward and not recomputing():
+            self._draws(spec, args, kwargs)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if spec is not None and not (self.in_backward or self.stepping or self.loading or self.closed):
             self.held.operated(spec, args, kwargs, out)
         return out
@@ -140,6 +147,17 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if not self.trained_on and base in MOVED:
             self.moved(tensors_in(out))
         return out
+
+    def _draws(self, spec: Spec, args: Any, kwargs: Any) -> None:
+        """Numbers are drawn for the rows of a micro-batch: another one of its window may have drawn the same."""
+        given = tensors_in(args)
+        generator = kwargs.get("generator") or generator_of(kwargs.get("device"), given)
+        shape = tuple(given[0].shape if given else args[0] if args and isinstance(args[0], list | tuple) else ())
+        with self.own_work():
+            key = len(self.facts.updates), spec.base, self.location(), digest(generator.get_state())
+        other = self._states.setdefault(key, self.fetch) != self.fetch
+        if other and shape[:1] == (self.rows.get(self.fetch),):
+            self.meetings.redrawn = self.meetings.redrawn or self.location()
 
     def _between_ranks(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> bool:
         """Whether a collective changes nothing, as there is one rank."""
@@ -376,6 +394,43 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         """A backward pass ended with an exception."""
         if self.awake and not self.closed and not self.in_backward:
             self.lose("a backward pass ended with an exception")
+
+    # What data loaders give
+
+    def fetching(self, original: Callable[..., Any], fetcher: Any, asked: Any) -> Any:
+        """A data loader asks for rows of a data set, in this process."""
+        self.fetched = fetcher.dataset, asked if isinstance(asked, list) else []
+        return self.loading.call(original, fetcher, asked)
+
+    @guarded
+    def took(self, batch: Any, of: Any = None) -> None:
+        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
+        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
+            self.facts.reads.append((self.location(), "a data loader"))
+        tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
+        if not tensors or self.closed:
+            return
+        if not self.trained_on and any(map(self.knows, tensors)):
+            self._begin_anew()
+        self.ran = True
+        number = self.opened()
+        self.marked.add(number)
+        if torch.is_grad_enabled():
+            self.given[number] = of, self.location()
+        asked, shape = len(self.fetched[1]), tensors[0].shape
+        axis = int(asked not in (0, shape[0]) and shape[1:2] == (asked,))  # as many as were asked for are the samples
+        self.rows[number], self.axes[number] = shape[axis], axis
+        for tensor in tensors:
+            if of is not None and of.collated:
+                self.origins.comes(tensor, self.location())
+            self._take_for_samples(tensor, axis * (tensor.shape[1:2] == shape[1:2]), number)
+            self.origins.gives(tensor, number)
+
+    @guarded
+    def comes(self, tensor: Any) -> None:
+        """Code outside of torch gave a tensor its numbers."""
+        if isinstance(tensor, torch.Tensor) and plain(tensor) and tensor.dim() and tensor.shape[0] > 1:
+            self.origins.comes(tensor, self.location())
 
     # Writes that are no operators
 

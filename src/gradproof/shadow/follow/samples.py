@@ -17,11 +17,9 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from gradproof.shadow.follow.engine import Engine
 from gradproof.shadow.follow.facts import PassedLimit
@@ -427,34 +425,6 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         value = self.memory.read(tensor) if self.knows(tensor) else None
         made = self.terms.samples(term for part in value.parts for term in part) if value is not None else ()
         return any(sample // MICRO == self.fetch for sample in made)
-
-    @guarded
-    def took(self, batch: Any, of: Any = None) -> None:
-        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
-        if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
-            self.facts.reads.append((self.location(), "a data loader"))
-        tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
-        if not tensors or self.closed:
-            return
-        if not self.trained_on and any(map(self.knows, tensors)):
-            self._begin_anew()
-        self.ran = True
-        number = self.opened()
-        self.marked.add(number)
-        if torch.is_grad_enabled():
-            self.given[number] = of, self.location()
-        self.rows[number] = tensors[0].shape[0]
-        for tensor in tensors:
-            if of is not None and of.collated:
-                self.origins.comes(tensor, self.location())
-            self._take_for_samples(tensor, 0, number)
-            self.origins.gives(tensor, number)
-
-    @guarded
-    def comes(self, tensor: Any) -> None:
-        """Code outside of torch gave a tensor its numbers."""
-        if isinstance(tensor, torch.Tensor) and plain(tensor) and tensor.dim() and tensor.shape[0] > 1:
-            self.origins.comes(tensor, self.location())
 
     # Rows that are read ahead
 

@@ -91,6 +91,10 @@ class Judging:
             return self._open(WIDTH, f"a {dtype} tensor is made of several micro-batches", location)
         return self._unless(WIDTH, objections, "no tensor below fp32 joins two micro-batches")
 
+    def endless(self, scalar: int) -> bool:
+        """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
+        return any(INFINITE in str(self.terms.attributes[term]) for term in self.terms.reached([scalar]))
+
     def bared(self, value: Combination) -> dict[int, Fraction]:
         """The summands of a value without their scalars, each with its coefficient."""
         return {self.terms.bare(term)[0]: by for term, by in value.items()}
@@ -539,16 +543,12 @@ class Judge(Judging):
         for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
             scalars = {s for value in update.gradients.values() for term in value for s in self.terms.bare(term)[1]}
             for norm in sorted(scalars & self.facts.scaled.keys()):
-                part = self.terms.samples([norm]) if self.clips(norm) and not self._endless(norm) else set()
+                part = self.terms.samples([norm]) if self.clips(norm) and not self.endless(norm) else set()
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
                     location = self.facts.scaled.get(norm) or update.location
                     return self._result(CLIP, Outcome.REFUTED, reason, location, "clip once, before the step")
         return self._open(CLIP, "the gradients were not shown to be the full batch's", equal.location)
-
-    def _endless(self, scalar: int) -> bool:
-        """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
-        return any(INFINITE in str(self.terms.attributes[term]) for term in self.terms.reached([scalar]))
 
     def misscaled(self) -> Location | None:
         """The step of a gradient that is scaled by a norm of others alone."""
@@ -565,6 +565,6 @@ class Judge(Judging):
         values = [value for update in (*self.updates, *self.theirs) for value in update.gradients.values()]
         applied = {scalar for value in values for scalar in self.terms.common(value)}
         for scalar, location in (*self.facts.scaled.items(), *self.other.scaled.items()):
-            if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
+            if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self.endless(scalar):
                 return location
         return None

@@ -44,7 +44,8 @@ SKIPPED = "this batch of the data loader, between others of its iteration that w
 AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
 SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before they were met: samples meet"
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
-TWICE = "this batch of the data loader has a row that another one of this iteration has: each worker may give all"
+TWICE = "this batch of the data loader has a row that another one of this iteration has"
+REDRAWN = "a generator draws the same numbers again for another micro-batch, and the full batch draws others"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
 MADE_OF_GRADIENTS = "what was made of gradients after their backward passes"
 PAD = "pad all batches to one length, as with pad_to_multiple_of or padding='max_length', or use gradproof check"
@@ -174,7 +175,8 @@ class OneRun(Judging):
         common = "several micro-batches have a tensor in common: its numbers go by place, not by sample"
         strayed = "rows that were read before a micro-batch are those that another one took"
         met = self.engine.meetings
-        for reason, line in ((several, met.by_chance), (common, met.beside), (strayed, met.strayed)):
+        places = (several, met.by_chance), (common, met.beside), (strayed, met.strayed), (REDRAWN, met.redrawn)
+        for reason, line in places:
             if line is not None:
                 yield Outcome.UNKNOWN, reason, line
         if len({window.step.optimizer for window in self.windows}) > 1:
@@ -507,7 +509,7 @@ class OneRun(Judging):
         """The factors with a norm, and the clamps, of a part of the window's gradient."""
         for bare, powers in map(self.terms.bare, value):
             own = window.kept(powers).keys() - window.losses
-            norms = [scalar for scalar in own if self.terms.made_with(scalar, NORMS)]
+            norms = [scalar for scalar in own if self.terms.made_with(scalar, NORMS) and not self.endless(scalar)]
             clamps = [bare] if self.terms.operators[bare] in CLAMPS and bare not in window.arrived else []
             for one in (*norms, *clamps):
                 part = self.terms.samples([one])

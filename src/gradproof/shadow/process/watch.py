@@ -17,8 +17,9 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, partialmethod
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -115,6 +116,7 @@ class ScriptWatch(Monitor):
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
         self._given = deque[tuple[Any, list[Any]]](maxlen=MOST_AHEAD)  # by iteration, with weak references
+        self._sets, self._turns = weakref.WeakValueDictionary[int, Any](), count()  # data sets that loaders read
         self._last: Any = None  # the last batch, whose tensors a script may have viewed
         self._following = ExitStack()
 
@@ -137,19 +139,32 @@ class ScriptWatch(Monitor):
 
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
-        self._last, it, leaves = batch, self._iteration, tree_leaves(batch)
+        self._last, it, leaves, (of, asked) = batch, self._iteration, tree_leaves(batch), self.engine.fetched
         numbers = [0] * any(isinstance(one, int | float | numpy.ndarray) for one in leaves)
         self._given.append((it, [*map(weakref.ref, tensors_in(batch)), *numbers]))
         self.engine.took(batch, it)
+        self.engine.fetched = None, []
         if not self.on or it is None or not torch.is_grad_enabled():
             return
         with self.engine.own_work():
             rows = [digests(t, 0) for t in tensors_in(batch) if plain(t) and t.dim() and len(t) == it.rows]
-            names = torch.stack(rows).sum(0).tolist() if rows else ()
-        for name in names:
-            of, first = it.held.setdefault(name, (it, self.engine.fetch))
-            if (of is not it and not of.cut) or (it.shared and of is it and first != self.engine.fetch):
-                self.engine.meetings.repeats[self.engine.fetch] = first, user_location(), of is it
+            held = torch.stack(rows).sum(0).tolist() if rows else []
+        numbered = [(self._number_of(of), row) for row in asked if isinstance(row, int)]
+        names = [*((name, it.shared) for name in held), *((name, not it.redraws) for name in numbered)]
+        for name, once in names:
+            known, first = it.held.setdefault(name, (it, self.engine.fetch))
+            if (known is not it and not known.cut) or (once and known is it and first != self.engine.fetch):
+                self.engine.meetings.repeats[self.engine.fetch] = first, user_location(), known is it
+
+    def _number_of(self, data: Any) -> int:
+        """The number of a data set, as long as it is there; a list has none that stays."""
+        for number, known in self._sets.items():
+            if known is data:
+                return number
+        number = next(self._turns)
+        with suppress(TypeError):
+            self._sets[number] = data
+        return number
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.
@@ -329,7 +344,7 @@ class ScriptWatch(Monitor):
             where = f"window {late.window + 1}, at {late.location}"
             found.notes.append(f"{late.reason} in {where}: neither it nor a later window was recorded; {HELP}")
         rest = run.windows - len(recorded)
-        alike = rest - sum(count for count, _, _ in self.others) - run.more
+        alike = rest - sum(times for times, _, _ in self.others) - run.more
         if recorded and rest:
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
@@ -371,7 +386,7 @@ def recording(engine: Recorded) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(copies(engine))
         for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(engine.loading.call, kind.fetch))))
+            stack.enter_context(replaced(kind, "fetch", partialmethod(partial(engine.fetching, kind.fetch))))
         stack.enter_context(frozen_heap())
         stack.enter_context(ran(engine))
         stack.enter_context(taken_away(engine.emptied))

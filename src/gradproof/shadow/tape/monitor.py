@@ -239,7 +239,7 @@ class Monitor(KeptWindows):
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(length_of(loader), held=self._held)
+        self._iterations[made] = Iteration(length_of(loader), held=self._held, redraws=redraws(loader))
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:
@@ -465,6 +465,11 @@ def length_of(loader: Any) -> int | None:
         return None
     finally:
         loader._IterableDataset_len_called = stated
+
+
+def redraws(loader: Any) -> bool:
+    """Whether a DataLoader draws its rows with replacement."""
+    return bool(getattr(getattr(loader, "sampler", None), "replacement", False))
 
 
 def rows_of(given: Any) -> int | None:

@@ -48,7 +48,7 @@ class Iteration:
 
     `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
     to its end. `shared`: several workers iterate, each over a copy of one dataset. `collated`: workers put batches
-    together by a function of the script's.
+    together by a function of the script's. `redraws`: rows are drawn with replacement.
     """
 
     length: int | None = None
@@ -63,6 +63,7 @@ class Iteration:
     held: dict[Any, tuple[Iteration, int]] = field(default_factory=dict)
     shared: bool = False
     collated: bool = False
+    redraws: bool = False
 
     @property
     def stated(self) -> bool:
