@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 MODULUS, COMPARED, RANGE, SLICE, ROWS, MIXED = "modulus", "compared", "range", "slice", "rows", "mixed"
-ITERATED, TORCH = "iterated", "torch"
+ITERATED, TORCH, LOADER = "iterated", "torch", "loader"
 """What a number shapes: a loop (a modulus, a comparison, a range), or a batch (a slice, its size).
 
 MIXED: it is made of such a number by something else than a power, as a sum. ITERATED: of a list that a loop goes over.

@@ -141,14 +141,14 @@ def test_sums_over_rows_that_their_rows_and_n_divide_hold(name: str) -> None:
 SCALED = "s = torch.amp.GradScaler('cpu', init_scale=1024.0)\n" + LOOP.format("s.scale(mse(model(x), y) / N)")
 HELPS = {
     "the loss scale": ("a loss scale is left in the gradients", "scaler.unscale_(optimizer)", UNKNOWN),
-    "the batches of an epoch": ("4 times", "divide each loss by the number of micro-batches", REFUTED),
+    "the batches of an epoch": ("1/4 times", "divide each loss by the number of micro-batches", REFUTED),
     "the batch size": ("16 times", "divide each loss by the number of micro-batches", REFUTED),
     "a sum by N": ("1/4 times", "divide a sum by the rows of its micro-batch", REFUTED),
 }
 HELPED = {
     "the loss scale": "scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)\n"
     + LOOP.format("scaler.scale(mse(model(x), y) / N)"),
-    "the batches of an epoch": LOOP.format("mse(model(x), y) / len(loader)"),
+    "the batches of an epoch": LOOP.format("mse(model(x), y) / len(loader) / N"),
     "the batch size": LOOP.format("mse(model(x), y) / B"),
     "a sum by N": LOOP.format(f"{ERROR}.sum() / N"),
 }

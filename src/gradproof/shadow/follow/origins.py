@@ -31,6 +31,7 @@ from gradproof.shadow.texts import (
     ARITHMETIC,
     COMPARED,
     ITERATED,
+    LOADER,
     MIXED,
     MODULUS,
     RANGE,
@@ -362,7 +363,7 @@ class _Resolver:
             iterated = ITERATED in scope_of(frame).shapes(name)
             yield self._leaf(UNREAD, node, frame, len(of), shapes=frozenset({RANGE} if iterated else ()))
         elif isinstance(of, DataLoader) and depth == 1:
-            yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE}))
+            yield self._leaf(NAMED, node, frame, self.whole, shapes=frozenset({RANGE, LOADER}))
         elif self.alone and depth == 1:
             yield self._leaf(UNREAD, node, frame, self.whole)
 

@@ -243,7 +243,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
             ids, tables = self.origins.ids(tensor), self.origins.tables(tensor)
             size, places = self.origins.lie(ids, axis, tables)
         first = self._lie.setdefault((number, size, len(places)), places)
-        if len({here - there for here, there in zip(places, first, strict=True)}) > 1:
+        apart, rows = {here - there for here, there in zip(places, first, strict=True)}, tensor.shape[axis]
+        if len(apart) > 1 or (rows > 1 and any(by and (by * size / rows).denominator == 1 for by in apart)):
             self.taken.setdefault((ROWS_APART, self.location()), tuple(tensor.shape))
         return ids, tables
 

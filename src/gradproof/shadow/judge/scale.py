@@ -7,9 +7,10 @@ N*r rows. A mean brings r^-1 of its own, so a factor N^a * r^b is right where
     a = b      below a sum,
     a = b - 1  below a mean, and of a part of the loss that is made of no sample, as a penalty.
 
-All other numbers are in the full batch as they are: a factor 128, or 1/2, changes nothing. Where a and b say that the
-loss is wrong, and every number of it has an origin, it is refuted. A number without origin refutes nothing; where its
-value is that of N, or of r, nothing is proved either.
+A part without samples that one micro-batch alone has is right where a = b. The length of a data loader is all rows by
+r. All other numbers are in the full batch as they are: a factor 128, or 1/2, changes nothing. Where a and b say that
+the loss is wrong, and every number of it has an origin, it is refuted. A number without origin refutes nothing; where
+its value is that of N, or of r, nothing is proved either.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from gradproof.shadow.follow.terms import (
 )
 from gradproof.shadow.judge.losses import LossPart, close, near
 from gradproof.shadow.result import DIVIDE, FUNCTION
-from gradproof.shadow.texts import COMPARED, MIXED, MODULUS, ROWS, SHAPING, SLICE, TORCH
+from gradproof.shadow.texts import COMPARED, LOADER, MIXED, MODULUS, ROWS, SHAPING, SLICE, TORCH
 
 Weigh = Callable[[Combination], Fraction | None]
 HELP = "divide the loss by N, as it is named in the script, as the last operator before backward"
@@ -205,6 +206,7 @@ class Factors:
         elif kind == "rows":
             self.b += power
         elif kind:
+            self.b -= power * (kind == LOADER)  # all rows, by those of a micro-batch
             self.own.append((number, power))
             self.scaled |= kind == SCALE
 
@@ -221,6 +223,8 @@ class Factors:
             return "" if known else "rows" if rows == self.r else "other"
         if number.file.endswith("grad_scaler.py"):
             return SCALE
+        if LOADER in shapes and value not in self.lengths:
+            return LOADER
         if TORCH in number.shapes and value == self.r:
             return "rows"
         if value == self.r and shapes & {ROWS, SLICE} and MODULUS not in shapes:
@@ -335,7 +339,11 @@ def _group(group: Alike, window: int, lengths: tuple[int, ...], total: int, weig
     constants = [s for s, _ in group.others if terms.operators[s] == "constant"]
     if made.scaled or any(SCALE in str(terms.attributes[s][:1]) for s in constants):
         return Scale(Outcome.UNKNOWN, "a loss scale is left in the gradients", help=UNSCALE)
-    due = made.b - group.mean
+    passes = len(group.rest)
+    if group.shared and 1 < passes < made.n:
+        some = f"made of no sample, and in {passes} of {made.n} micro-batches"
+        return Scale(Outcome.UNKNOWN, f"a part of the losses of window {window} is {some}", help=FUNCTION)
+    due = made.b - (group.mean and not (group.shared and passes == 1))
     right = isclose(made.n ** (made.a - due) * made.off, 1)
     for constant in constants:  # as a buffer that may hold 1/N
         held = weigh(terms.of(constant))
