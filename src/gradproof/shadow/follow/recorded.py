@@ -82,8 +82,10 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if isinstance(tensor, nn.Parameter) or not plain(tensor):
             return 0
         if not self.knows(tensor):
-            given = self.origins.node(tensor).fetch is not None  # a tensor of a data loader's batch, as it was given
-            return int(tensor.shape[axis]) * (axis == 0) if given else -1
+            number = self.origins.node(tensor).fetch  # a tensor of a data loader's batch, as it was given
+            at = self.axes.get(number or 0, 0)
+            second = tensor.shape[at : at + 1] == (self.rows.get(number or 0),)
+            return -1 if number is None else int(tensor.shape[axis]) * (axis == at * second)
         value = self.memory.read(tensor)
         return -1 if value is None or value.shared else int(tensor.shape[axis]) * (value.axis == axis)
 
