@@ -109,7 +109,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
                 return out
             return func(*args, **kwargs)
         spec = spec_of(func)
-        if spec is not None and spec.random and not self.in_backward and not recomputing():
+        if spec is not None and spec.draws(args, kwargs) and not self.in_backward and not recomputing():
             self._draws(spec, args, kwargs)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if spec is not None and not (self.in_backward or self.stepping or self.loading or self.closed):
@@ -401,7 +401,7 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
 
     def fetching(self, original: Callable[..., Any], fetcher: Any, asked: Any) -> Any:
         """A data loader asks for rows of a data set, in this process."""
-        self.fetched = fetcher.dataset, asked if isinstance(asked, list) else []
+        self.fetched = fetcher.dataset, asked if isinstance(asked, list) and None not in asked else []
         return self.loading.call(original, fetcher, asked)
 
     @guarded

@@ -242,7 +242,7 @@ class LossTotals:
         return self.ours.facts.numbered
 
     def _by_gradients(self) -> bool:
-        """Whether gradients of windows of unlike counts weigh each token alike, or each window: divided after it."""
+        """Whether gradients of windows of unlike counts weigh each window alike: what divides them is its own count."""
         terms, facts, losses = self.terms, self.ours.facts, losses_of(self.ours)
         forms, most = set[frozenset[Any]](), list[Fraction]()
         for update in facts.updates:
@@ -253,7 +253,7 @@ class LossTotals:
         counts = [self.laws.held(added(part.count for part in parts or ())) for parts in losses.values()]
         whole = len(forms) == 1 and len(counts) == len(most) and None not in (*counts, *losses.values())
         each = {by * (count or 0) for by, count in zip(most, counts, strict=False)}
-        facts.numbered |= whole and len({*counts}) > 1 and 1 in (len({*most}), len(each))
+        facts.numbered |= whole and len({*counts}) > 1 and len(each) == 1
         return facts.numbered
 
     def _labels(self) -> set[Fraction | None]:

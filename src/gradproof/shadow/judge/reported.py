@@ -63,7 +63,8 @@ class Reported(Judge):
 
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
-        losses = [loss * self.totals.after(at) for at, loss in enumerate(self.other.losses)]
+        began = zip(sorted(self.other.roots), self.other.losses, strict=False)
+        losses = [loss * self.totals.after(at) for at, loss in began]
         ours, full, windows = self.ours.plain, self.full.plain, self._by_window(self.ours.plain)
         for words, numbers in (
             ("equal to the full batch's", ours),
