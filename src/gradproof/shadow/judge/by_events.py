@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import CLIPPED_TWICE, EARLY_STEP, EARLY_UNSCALE, LATE_CLIP, LOST, SCALED_CLIP, Breaks
 from gradproof.shadow.follow.terms import UNIT
 from gradproof.shadow.judge.losses import close
-from gradproof.shadow.judge.one_run import OneRun
-from gradproof.shadow.judge.seen_windows import SeenWindow
-from gradproof.shadow.judge.steps import StepRuling
-from gradproof.shadow.judge.weights import WindowWeights
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, SeenEvent
+
+if TYPE_CHECKING:
+    from gradproof.shadow.judge.one_run import OneRun
+    from gradproof.shadow.judge.seen_windows import SeenWindow
+    from gradproof.shadow.judge.steps import StepRuling
+    from gradproof.shadow.judge.weights import WindowWeights
 
 WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
 RESTS_ON = {

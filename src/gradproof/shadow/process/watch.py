@@ -17,9 +17,8 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial, partialmethod
-from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -116,7 +115,6 @@ class ScriptWatch(Monitor):
         self.details.starts = partial(setattr, self.engine, "awake", True)
         self.on, self.ended, self.left = 0 in self.chosen, False, False
         self._given = deque[tuple[Any, list[Any]]](maxlen=MOST_AHEAD)  # by iteration, with weak references
-        self._sets, self._turns = weakref.WeakValueDictionary[int, Any](), count()  # data sets that loaders read
         self._last: Any = None  # the last batch, whose tensors a script may have viewed
         self._following = ExitStack()
 
@@ -149,22 +147,13 @@ class ScriptWatch(Monitor):
         with self.engine.own_work():
             rows = [digests(t, 0) for t in tensors_in(batch) if plain(t) and t.dim() and len(t) == it.rows]
             held = torch.stack(rows).sum(0).tolist() if rows else []
-        numbered = [(self._number_of(of), row) for row in asked if isinstance(row, int)]
+        it.data = of  # so that its identity stays
+        numbered = [(id(of), row) for row in asked if isinstance(row, int)]
         names = [*((name, it.shared) for name in held), *((name, not it.redraws) for name in numbered)]
         for name, once in names:
             known, first = it.held.setdefault(name, (it, self.engine.fetch))
             if (known is not it and not known.cut) or (once and known is it and first != self.engine.fetch):
                 self.engine.meetings.repeats[self.engine.fetch] = first, user_location(), known is it
-
-    def _number_of(self, data: Any) -> int:
-        """The number of a data set, as long as it is there; a list has none that stays."""
-        for number, known in self._sets.items():
-            if known is data:
-                return number
-        number = next(self._turns)
-        with suppress(TypeError):
-            self._sets[number] = data
-        return number
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before.
@@ -344,7 +333,7 @@ class ScriptWatch(Monitor):
             where = f"window {late.window + 1}, at {late.location}"
             found.notes.append(f"{late.reason} in {where}: neither it nor a later window was recorded; {HELP}")
         rest = run.windows - len(recorded)
-        alike = rest - sum(times for times, _, _ in self.others) - run.more
+        alike = rest - sum(count for count, _, _ in self.others) - run.more
         if recorded and rest:
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "

@@ -48,7 +48,7 @@ class Iteration:
 
     `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
     to its end. `shared`: several workers iterate, each over a copy of one dataset. `collated`: workers put batches
-    together by a function of the script's. `redraws`: rows are drawn with replacement.
+    together by a function of the script's. `redraws`: rows are drawn with replacement. `data`: the data set.
     """
 
     length: int | None = None
@@ -64,6 +64,7 @@ class Iteration:
     shared: bool = False
     collated: bool = False
     redraws: bool = False
+    data: Any = None
 
     @property
     def stated(self) -> bool:
