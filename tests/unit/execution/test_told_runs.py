@@ -87,7 +87,8 @@ def test_a_page_draws_a_real_run_with_the_event_to_blame() -> None:
     held = next(k for c in report["checks"] for k in c["controls"] if k["killed"] and k["counterexample"])
     held |= {"name": "step_per_micro_batch", "counterexample": control.counterexample}
     page = html.render(report)
-    drawing = page.partition("Timeline of step_per_micro_batch")[2].partition("</svg>")[0]
-    assert drawing.count('stroke="#c62828"') == 1
-    assert re.search(r"\bstep: .* accumulate here", drawing)
+    drawing = page.partition("Timeline of step_per_micro_batch")[2].partition("</ol>")[0]
+    blamed = [row for row in drawing.split("<li")[1:] if 'class="broken"' in row]
+    assert [re.findall(r"<b>(.*?)</b>", row) for row in blamed] == [["step"], ["end"]]
+    assert "accumulate here" in blamed[0]
     assert re.search(r"\bstep: .* accumulate here", markdown.render(report))
