@@ -27,10 +27,10 @@ from gradproof.shadow.follow.laws import LAWS, pointwise
 from gradproof.shadow.follow.loop_events import EMPTIED
 from gradproof.shadow.follow.memory import MOVED, Memory, known
 from gradproof.shadow.follow.origins import Origins
-from gradproof.shadow.follow.rows import Rows
+from gradproof.shadow.follow.rows import Rows, axis_of
 from gradproof.shadow.follow.samples import MICRO, Samples, guarded
 from gradproof.shadow.follow.terms import NOBODY, UNIT, Combination, Powers, Shape, plus
-from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, generator_of, reads
+from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, generator_state, reads
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
@@ -83,9 +83,10 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
             return 0
         if not self.knows(tensor):
             number = self.origins.node(tensor).fetch  # a tensor of a data loader's batch, as it was given
-            at = self.axes.get(number or 0, 0)
-            second = tensor.shape[at : at + 1] == (self.rows.get(number or 0),)
-            return -1 if number is None else int(tensor.shape[axis]) * (axis == at * second)
+            if number is None:
+                return -1
+            _, rows, _, shown = self._of_batch(number)
+            return int(tensor.shape[axis]) * (axis == axis_of(tensor.shape, shown, rows))
         value = self.memory.read(tensor)
         return -1 if value is None or value.shared else int(tensor.shape[axis]) * (value.axis == axis)
 
@@ -153,10 +154,9 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
     def _draws(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """Numbers are drawn for the rows of a micro-batch: another one of its window may have drawn the same."""
         given = tensors_in(args)
-        generator = kwargs.get("generator") or generator_of(kwargs.get("device"), given)
         shape = tuple(given[0].shape if given else args[0] if args and isinstance(args[0], list | tuple) else ())
         with self.own_work():
-            key = len(self.facts.updates), spec.base, self.location(), digest(generator.get_state())
+            key = len(self.facts.updates), spec.base, self.location(), *generator_state(args, kwargs)
         other = self._states.setdefault(key, self.fetch) != self.fetch
         if other and shape[:1] == (self.rows.get(self.fetch),):
             self.meetings.redrawn = self.meetings.redrawn or self.location()
@@ -405,8 +405,8 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         return self.loading.call(original, fetcher, asked)
 
     @guarded
-    def took(self, batch: Any, of: Any = None) -> None:
-        """A data loader gave a batch. Plain numbers and arrays in it may be made of its data, by a worker."""
+    def took(self, batch: Any, of: Any = None, asked: int = 0) -> None:
+        """A data loader was `asked` for so many rows, and gave a batch; a worker may make plain numbers of its data."""
         if not self.closed and any(isinstance(one, int | float | numpy.ndarray) for one in tree_leaves(batch)):
             self.facts.reads.append((self.location(), "a data loader"))
         tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
@@ -419,13 +419,13 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.marked.add(number)
         if torch.is_grad_enabled():
             self.given[number] = of, self.location()
-        asked, shape = len(self.fetched[1]), tensors[0].shape
+        shape = tensors[0].shape
         axis = int(asked not in (0, shape[0]) and shape[1:2] == (asked,))  # as many as were asked for are the samples
         self.rows[number], self.axes[number] = shape[axis], axis
         for tensor in tensors:
             if of is not None and of.collated:
                 self.origins.comes(tensor, self.location())
-            self._take_for_samples(tensor, axis * (tensor.shape[1:2] == shape[1:2]), number)
+            self._take_for_samples(tensor, axis_of(tensor.shape, axis, shape[axis]), number)
             self.origins.gives(tensor, number)
 
     @guarded

@@ -364,7 +364,7 @@ class Rows:
             if one.fetch is None or not one.shape:
                 return None
             first, rows, each, axis = batch(one.fetch)
-            axis = axis if axis < len(one.shape) and one.shape[axis] == rows else 0
+            axis = axis_of(one.shape, axis, rows)
             several, rest = divmod(one.shape[axis], rows)
             return one.rows(axis, first, each * several) if several and not rest else None
 
@@ -447,6 +447,11 @@ class Rows:
             if whole and first <= min(least) and max(least) < first + whole:
                 return table.shape[0], [Fraction(place - first, whole) for place in least]
         return 0, []
+
+
+def axis_of(shape: Sequence[int], shown: int, rows: int) -> int:
+    """The axis of a tensor of a batch along which its rows lie: the one that was shown, where it has as many."""
+    return shown if tuple(shape[shown : shown + 1]) == (rows,) else 0
 
 
 def along(numbers: torch.Tensor, axis: int, dims: int) -> torch.Tensor:

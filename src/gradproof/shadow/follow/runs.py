@@ -34,7 +34,7 @@ from gradproof.shadow.follow.unseen import (
     by_a_loader,
     call_site,
     digest,
-    generator_of,
+    generator_state,
     of_an_object,
     reads,
 )
@@ -342,10 +342,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """Whether a generator stands where it stood at this line before: it draws the same numbers again."""
-        generator = kwargs.get("generator") or generator_of(kwargs.get("device"), tensors_in(args))
-        with self.aside(), _disable_current_modes():
-            self.state = digest(generator.get_state())
-            key = (spec.base, str(self.location()), str(generator.device), self.state)
+        with self.aside():
+            device, self.state = generator_state(args, kwargs)
+            key = (spec.base, str(self.location()), device, self.state)
         self.repeats = key in self.states
         self.states.add(key)
 

@@ -409,12 +409,15 @@ def digest(tensor: torch.Tensor) -> str:
         return hashlib.sha256(NUMPY(plain.view(torch.uint8)).tobytes()).hexdigest()
 
 
-def generator_of(device: Any, given: list[torch.Tensor]) -> torch.Generator:
-    """The generator that an operator draws from where it is given none: that of the device of its result."""
-    where = torch.device(device) if device is not None else given[0].device if given else torch.get_default_device()
-    if where.type != "cuda":
-        return torch.default_generator
-    return torch.cuda.default_generators[torch.cuda.current_device() if where.index is None else where.index]
+def generator_state(args: Any, kwargs: Any) -> tuple[str, str]:
+    """The device of the generator that an operator draws from, and where it stands. By default it is the result's."""
+    generator, given = kwargs.get("generator"), tensors_in(args)
+    device = kwargs.get("device") or (given[0].device if given else torch.get_default_device())
+    if generator is None and (where := torch.device(device)).type == "cuda":
+        generator = torch.cuda.default_generators[torch.cuda.current_device() if where.index is None else where.index]
+    with _disable_current_modes():
+        generator = generator or torch.default_generator
+        return str(generator.device), digest(generator.get_state())
 
 
 def call_site() -> str:

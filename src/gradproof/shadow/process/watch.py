@@ -137,11 +137,11 @@ class ScriptWatch(Monitor):
 
     def gave(self, batch: Any) -> None:
         """The engine takes the samples of a batch."""
-        self._last, it, leaves, (of, asked) = batch, self._iteration, tree_leaves(batch), self.engine.fetched
+        self._last, it, leaves = batch, self._iteration, tree_leaves(batch)
+        (of, asked), self.engine.fetched = self.engine.fetched, (None, [])
         numbers = [0] * any(isinstance(one, int | float | numpy.ndarray) for one in leaves)
         self._given.append((it, [*map(weakref.ref, tensors_in(batch)), *numbers]))
-        self.engine.took(batch, it)
-        self.engine.fetched = None, []
+        self.engine.took(batch, it, len(asked))
         if not self.on or it is None or not torch.is_grad_enabled():
             return
         with self.engine.own_work():
