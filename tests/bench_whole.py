@@ -202,8 +202,7 @@ def watched(name: str) -> dict[str, Any]:
         ended, wall, processor, held = commanded([*watch, "--", "python", "train.py"], folder)
         results = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))["results"]
     refuted = [result["obligation"] for result in results if result["outcome"] == "REFUTED"]
-    whole = all(result["outcome"] == "HOLDS" for result in results)
-    outcome = ", ".join(["REFUTED", *refuted]) if refuted else "HOLDS" if whole else "undecided"
+    outcome = ", ".join(["REFUTED", *refuted]) if refuted else "HOLDS" if ended == 0 else "undecided"
     return {
         "bar": "decided", "outcome": outcome, "wall": wall, "processor": processor, "megabytes": held, "alone": alone,
         "within": ended == code and outcome.startswith("REFUTED" if code else "HOLDS"), "size": "with imports",

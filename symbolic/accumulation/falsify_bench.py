@@ -228,7 +228,7 @@ def execute(subject: Any, case: Case, place: Place) -> Run:
 
     watch = Watch(loss)
     moved = [_moved(b, config) for b in data.batches]
-    job = Maker(watch.criterion, watch.scaler).make(copy.deepcopy(data.model), config, moved)
+    job = Maker(watch.criterion).make(copy.deepcopy(data.model), config, moved)
     if case.poison is not None:
         for p in {*job.leaves, *job.masters}:
             p.grad = torch.full_like(p, case.poison)

@@ -24,14 +24,14 @@ from gradproof.core import putback
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.facts import ROUNDED, sampled, shaped
-from gradproof.shadow.follow.unseen import digest, replaced, steps
+from gradproof.shadow.follow.unseen import digest, replaced
 from gradproof.shadow.judge.two_runs import check_whole, run_of
 from gradproof.shadow.locations import NOWHERE, USER, Location, owner, raised_at, stated, user_location
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.process.check import SCRIPT, Script, run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.tape.patches import params_of
+from gradproof.shadow.tape.calls import PASS, params_of, seen, steps
 from gradproof.shadow.tape.run import Run, first_call, seed
 
 HELP = "give both runs the same; gradproof watch -- python SCRIPT decides by one run"
@@ -93,14 +93,13 @@ class ShortRun:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Forward passes, backward passes and steps are noted while this runs."""
-        call, name = torch.nn.Module.__call__, "_engine_run_backward"
-        backward = torch.autograd.graph._engine_run_backward
+        call = torch.nn.Module.__call__
 
         def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             self.entered(module, (args, kwargs))
             return call(module, *args, **kwargs)
 
-        def ran(*args: Any, **kwargs: Any) -> Any:
+        def ran(backward: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("accumulate_grad") and torch._C._current_graph_task_id() == -1:
                 self.passes[-1], self.waits = self.passes[-1] + 1, True
             return backward(*args, **kwargs)
@@ -108,8 +107,7 @@ class ShortRun:
         with (
             torch.compiler.set_stance("force_eager"),
             replaced(torch.nn.Module, "__call__", called),
-            replaced(torch.autograd.graph, name, ran),
-            replaced(torch.autograd, name, ran),
+            seen({PASS: ran}),
             steps(self.before_step, self.after_step),
         ):
             hooks: Any = optimizers._global_optimizer_pre_hooks
@@ -198,13 +196,13 @@ class Twice:
     def _unlike(self) -> Iterator[tuple[str, Location | None]]:
         """How two runs of one seed differ in what they began with, and where."""
         first: dict[int, ShortRun] = {}
-        for number, seen in (one for one in self.runs if one[1].complete):
-            mine = first.setdefault(number, seen)
-            if seen.weights != mine.weights:
+        for number, short in (one for one in self.runs if one[1].complete):
+            mine = first.setdefault(number, short)
+            if short.weights != mine.weights:
                 yield "the two runs began with other weights", None
-            own, other = ([*chain.from_iterable(each.samples)] for each in (mine, seen))
-            pairs = zip(mine.samples, seen.samples, strict=False) if own[: len(other)] != other[: len(own)] else ()
+            own, other = ([*chain.from_iterable(each.samples)] for each in (mine, short))
+            pairs = zip(mine.samples, short.samples, strict=False) if own[: len(other)] != other[: len(own)] else ()
             for at, (own, other) in enumerate(pairs, 1):  # not in one order, as where a step comes too early
-                if Counter(own) != Counter(other) and not mine.near(own, seen, other):
+                if Counter(own) != Counter(other) and not mine.near(own, short, other):
                     apart = ((Counter(own) - Counter(other)) | (Counter(other) - Counter(own))).total()
-                    yield f"the two runs saw other samples: {apart} of window {at} are in one alone", seen.at.get(at)
+                    yield f"the two runs saw other samples: {apart} of window {at} are in one alone", short.at.get(at)

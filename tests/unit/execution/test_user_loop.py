@@ -17,7 +17,7 @@ from gradproof.execution.methods import recorded_step as trace_run, user_loop
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
 from gradproof.execution.methods.user_loop import BUGS, Bug, LoopHarness, LoopMutant, mutants_of, mutated
 from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.tape.patches import CLIPS
+from gradproof.shadow.tape.calls import CLIPS
 
 Clear = Callable[[torch.optim.Optimizer], None]
 SUBJECTS = {"torch": "w:loop", "torch_empty": "w:empty", "torch_mutants": "w:MUTANTS"}

@@ -18,20 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.tape import run_events
+from gradproof.shadow.tape.calls import CLIP, PASS, SCHEDULE, STEP, UNSCALE, ZERO, Patches
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.patches import Patches
-from gradproof.shadow.tape.run_events import (
-    CHANGED,
-    CLIP,
-    PASS,
-    REWRITTEN,
-    SCHEDULE,
-    STEP,
-    UNSCALE,
-    ZERO,
-    RankSums,
-    SeenEvent,
-)
+from gradproof.shadow.tape.run_events import CHANGED, REWRITTEN, RankSums, SeenEvent
 
 FIRST_OPTIMIZER = """
 import torch

@@ -21,8 +21,9 @@ from gradproof.shadow.judge.one_run import OneRun
 from gradproof.shadow.process.watch import drawn
 from gradproof.shadow.request import chosen
 from gradproof.shadow.result import Verification
+from gradproof.shadow.tape.calls import CLIP, STEP, ZERO
 from gradproof.shadow.tape.looks import form_of
-from gradproof.shadow.tape.run_events import CLIP, STEP, ZERO, RunEvents
+from gradproof.shadow.tape.run_events import RunEvents
 from tests.checked import watch
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED

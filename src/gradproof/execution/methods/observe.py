@@ -21,19 +21,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradproof.execution.methods.counterexample import heard, tell
 from gradproof.execution.methods.property import Batch, Job, make_optimizer
+from gradproof.shadow.tape.calls import ATTEMPT, CLIP, PASS, SCHEDULE, UNSCALE, ZERO, Nested, params_of, seen, steps
 
 # -- What any PyTorch loop does, seen as phases: backward passes, clips, steps and zeroes of the optimizers of torch.
 FIRST = 16
@@ -43,37 +42,34 @@ FIRST = 16
 @contextmanager
 def phases() -> Iterator[None]:
     """Tell every loop inside the block. What torch does is not changed."""
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(Tensor, "backward", _after(Tensor.backward, "backward", _number)))
-        zero = _after(Optimizer.zero_grad, "zero", lambda *_: ())
-        stack.enter_context(mock.patch.object(Optimizer, "zero_grad", zero))
-        clip = torch.nn.utils.clip_grad_norm_
-        norm = _after(clip, "clip", lambda _, result: _number(result, None))
-        stack.enter_context(mock.patch.object(torch.nn.utils, "clip_grad_norm_", norm))
-        stack.callback(register_optimizer_step_post_hook(_stepped).remove)
+    zero, clip = _told("zero", lambda *_: ()), _told("clip", lambda _, result: _number(result))
+    backward = _told("backward", lambda roots, _: _number(*roots[:1]))
+    with seen({ZERO: zero, CLIP: clip, PASS: backward}), steps(lambda _: None, _stepped):
         yield
 
 
-def _after(plain: Callable[..., Any], event: str, state: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """The function, reporting an event when it has returned; `state` is given its first argument and its result."""
+def _told(event: str, state: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Reports a call when it has returned, but for one inside another, and for gradients that are returned."""
+    busy = Nested()
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = plain(*args, **kwargs)
-        tell(event, state(args[0] if args else None, result), True)
+    def call(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        outer = not busy and kwargs.get("accumulate_grad", True)
+        result = busy.call(plain, *args, **kwargs)
+        if outer:
+            tell(event, state(args[0] if args else None, result), True)
         return result
 
     return call
 
 
-def _number(value: Any, _: Any) -> float | None:
+def _number(value: Any) -> float | None:
     """A tensor of one element as a number."""
     return float(value.detach()) if isinstance(value, Tensor) and value.numel() == 1 else None
 
 
-def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    held = [p for group in optimizer.param_groups for p in group["params"]]
+def _stepped(optimizer: Optimizer) -> None:
     stated: list[float] = []
-    for weight in held[:FIRST]:
+    for weight in params_of(optimizer)[:FIRST]:
         stated += weight.detach().flatten()[: FIRST - len(stated)].tolist()
     tell("step", tuple(stated), True)
 
@@ -192,7 +188,7 @@ class Twin:
 
 
 class Watch:
-    """Watches one job. Build the job with `criterion` and `scaler`, then enter `watching`."""
+    """Watches one job. Build the job with `criterion`, then enter `watching`."""
 
     def __init__(self, loss: Callable[[Tensor, Batch, str], Tensor]) -> None:
         self.trace = Trace()
@@ -216,28 +212,6 @@ class Watch:
         if loss.requires_grad:
             cast(Any, loss).register_hook(arrived)
         return loss
-
-    def scaler(self, *args: Any, **kwargs: Any) -> torch.amp.GradScaler:
-        """A GradScaler whose unscale_ and step are noted."""
-        scaler = torch.amp.GradScaler(*args, **kwargs)
-        unscale, step = scaler.unscale_, scaler.step
-
-        def noted_unscale(optimizer: torch.optim.Optimizer) -> None:
-            if not self._in_scaler:
-                self._note("unscale")
-            unscale(optimizer)
-
-        def noted_step(optimizer: torch.optim.Optimizer, *a: Any, **k: Any) -> Any:
-            self._attempt()
-            self._in_scaler = True
-            try:
-                return step(optimizer, *a, **k)
-            finally:
-                self._in_scaler = False
-
-        setattr(scaler, "unscale_", noted_unscale)  # noqa: B010  (mypy: assignment to a method)
-        setattr(scaler, "step", noted_step)  # noqa: B010
-        return scaler
 
     def _infer_zero(self) -> None:
         """Before an accumulation into a buffer that nobody was seen to zero: is it empty all the same?"""
@@ -283,12 +257,12 @@ class Watch:
             self._weigh(twin, f"after {len(self.trace.backwards)} micro-batches")
 
         handles = [cast(Any, p).register_hook(self._leaf_hook(k)) for k, p in enumerate(job.leaves)]
-        handles.append(job.optimizer.register_step_pre_hook(self._stepping(job, twin)))
-        handles.append(job.optimizer.register_step_post_hook(self._stepped(job)))
         handles.append(job.model.register_forward_pre_hook(before_forward))
-        self._note_calls(job.optimizer, "zero_grad", "zero")
-        self._note_calls(job.scheduler, "step", "schedule")
-        with mock.patch.object(torch.nn.utils, "clip_grad_norm_", self._clipping()):
+        around = {
+            ZERO: self._noting(job.optimizer, "zero"), SCHEDULE: self._noting(job.scheduler, "schedule"),
+            UNSCALE: self._noting(job.scaler, "unscale"), ATTEMPT: self._attempting(job), CLIP: self._clipping(),
+        }  # fmt: skip
+        with seen(around), steps(self._stepping(job, twin), self._stepped(job)):
             yield self.trace
         for handle in handles:
             handle.remove()
@@ -303,8 +277,10 @@ class Watch:
 
         return arrived
 
-    def _stepping(self, job: Job, twin: Twin) -> Callable[..., None]:
-        def stepping(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _stepping(self, job: Job, twin: Twin) -> Callable[[Optimizer], None]:
+        def stepping(optimizer: Optimizer) -> None:
+            if optimizer is not job.optimizer:
+                return
             if not self._in_scaler:
                 self._attempt()
             found = getattr(optimizer, "found_inf", None)
@@ -322,31 +298,49 @@ class Watch:
 
         return stepping
 
-    def _stepped(self, job: Job) -> Callable[..., None]:
-        def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            self.trace.weights.append(copied_all(job.masters))
+    def _stepped(self, job: Job) -> Callable[[Optimizer], None]:
+        def stepped(optimizer: Optimizer) -> None:
+            if optimizer is job.optimizer:
+                self.trace.weights.append(copied_all(job.masters))
 
         return stepped
 
-    def _note_calls(self, owner: Any, name: str, event: str) -> None:
-        plain = getattr(owner, name)
+    def _noting(self, owner: Any, event: str) -> Callable[..., Any]:
+        """Notes calls of one object, but for those that the scaler's own step makes."""
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            self._note(event)
-            return plain(*args, **kwargs)
+        def noting(plain: Callable[..., Any], own: Any, *args: Any, **kwargs: Any) -> Any:
+            if own is owner and not self._in_scaler:
+                self._note(event)
+            return plain(own, *args, **kwargs)
 
-        setattr(owner, name, noted)
+        return noting
 
-    def _clipping(self) -> Callable[..., Tensor]:
-        plain = torch.nn.utils.clip_grad_norm_
+    def _attempting(self, job: Job) -> Callable[..., Any]:
+        def attempting(plain: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler is not job.scaler:
+                return plain(scaler, *args, **kwargs)
+            self._attempt()
+            self._in_scaler = True
+            try:
+                return plain(scaler, *args, **kwargs)
+            finally:
+                self._in_scaler = False
 
-        def clipping(parameters: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return attempting
+
+    def _clipping(self) -> Callable[..., Any]:
+        busy = Nested()
+
+        def clipping(plain: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if busy:
+                return plain(parameters, *args, **kwargs)
             params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            limit = float(args[0] if args else kwargs["max_norm"])
+            limit = float(args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value", math.inf)))
             if math.isfinite(limit):
                 self._note("clip")
-            before = plain(params, *args, **kwargs)
-            self.trace.clips.append(Clip(len(self.trace.attempts), limit, float(before)))
+            before = busy.call(plain, params, *args, **kwargs)
+            if before is not None:
+                self.trace.clips.append(Clip(len(self.trace.attempts), limit, float(before)))
             return before
 
         return clipping

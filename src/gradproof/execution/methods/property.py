@@ -11,7 +11,7 @@ a crash and counts neither as a proof nor as a kill.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -124,10 +124,9 @@ def place(model: nn.Module, config: StepConfig) -> tuple[nn.Module, list[nn.Para
 
 @dataclass(frozen=True)
 class Maker:
-    """Builds a job around a model; the scaler's class and the criterion come from the observer."""
+    """Builds a job around a model; the criterion comes from the observer."""
 
     criterion: Criterion
-    scaler: Callable[..., torch.amp.GradScaler] = torch.amp.GradScaler
 
     def make(self, model: nn.Module, config: StepConfig, batches: Sequence[Batch]) -> Job:
         """A job over `batches`; the model is moved and cast in place."""
@@ -136,7 +135,7 @@ class Maker:
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule_factor)
         scaler = None
         if config.loss_scale is not None:
-            scaler = self.scaler(config.device, init_scale=config.loss_scale, growth_interval=1 << 30)
+            scaler = torch.amp.GradScaler(config.device, init_scale=config.loss_scale, growth_interval=1 << 30)
         return Job(config, model, leaves, masters, optimizer, scheduler, scaler, batches, self.criterion)
 
 

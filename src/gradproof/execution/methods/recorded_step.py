@@ -34,6 +34,7 @@ from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.locations import NOWHERE, USER, Location, owner
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, ON_PATH, RECORDED, SEVERITY, Result, Verification, worst
+from gradproof.shadow.tape.calls import PASS, STEP
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.evidence import Counterexample
@@ -232,7 +233,7 @@ def judged(obligations: Sequence[str], setting: StepSetting, made: Verification)
     found = {result.obligation: result for result in made.results}
     none = Result("", Outcome.NOT_RUN, "the verifier said nothing of it")
     rows = [found.get(name, none) for name in obligations]
-    acted = any(event.get("event") in ("backward", "step") for event in made.events)
+    acted = any(event.get("event") in (PASS, STEP) for event in made.events)
     if acted or any(row.outcome in (Outcome.ERROR, Outcome.OPAQUE) for row in rows):
         return rows
     words = f"no gradient arrived and no step was taken where {setting.due} steps are due"

@@ -110,7 +110,7 @@ def play(subject: Any, case: Mapping[str, Any]) -> Played:
     batches = [Batch(i, g, g, int(c)) for i, (g, c) in enumerate(zip(grads, counts, strict=True))]
     watch = Watch(loss)
     model = ReplayGiven(len(grads[0]), NARROW.get(case.get("gradient_format") or "", torch.float32))
-    job = Maker(watch.criterion, watch.scaler).make(model, config, batches)
+    job = Maker(watch.criterion).make(model, config, batches)
     if case.get("stale"):
         model.weight.grad = torch.tensor(case["stale"], dtype=torch.float32)
     with watch.watching(job) as trace:

@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
 from gradproof.shadow.follow.unseen import replaced
+from gradproof.shadow.tape.calls import ZERO, params_of, seen, steps
 
 Function = Callable[[Any], Any]
 SMALL = 2.0**-10
@@ -45,7 +46,7 @@ class Loop:
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the optimizers that have a gradient."""
-        return [p for o in self.optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        return [p for optimizer in self.optimizers for p in params_of(optimizer) if p.grad is not None]
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def mutated(function: Function, bug: Bug) -> Function:
 def disturbed(loop: Loop, bug: Bug) -> Iterator[None]:
     """Torch with a bug, as long as it lasts; afterwards everything is as it was."""
 
-    def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def stepping(optimizer: Optimizer) -> None:
         loop.met(optimizer)
         if not loop.within:
             loop.passes = 0
@@ -159,13 +160,12 @@ def disturbed(loop: Loop, bug: Bug) -> Iterator[None]:
         loop.met(optimizer)
 
     with ExitStack() as stack:
-        stack.callback(register_optimizer_step_pre_hook(stepping).remove)
+        stack.enter_context(steps(stepping, lambda _: None))
         stack.enter_context(replaced(torch.autograd, "backward", passed))
         stack.enter_context(replaced(Optimizer, "add_param_group", grouped))
         if not bug.zeroes:
             stack.enter_context(replaced(torch.Tensor, "grad", _kept()))
-            for owner in (Optimizer, torch.nn.Module):
-                stack.enter_context(replaced(owner, "zero_grad", lambda *_, **__: None))
+            stack.enter_context(seen({ZERO: lambda *_, **__: None}))
         yield
 
 

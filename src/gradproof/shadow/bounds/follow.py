@@ -36,12 +36,12 @@ from gradproof.shadow.bounds.domain import FORMATS, Box, Domain, Key, NoBound, R
 from gradproof.shadow.bounds.rules import MOVED
 from gradproof.shadow.follow.interpreter import GENERATORS
 from gradproof.shadow.follow.memory import weakly
-from gradproof.shadow.follow.unseen import calls, replaced, steps
+from gradproof.shadow.follow.unseen import passes, replaced
 from gradproof.shadow.locations import Location, initialising, stated, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.request import RANGE
+from gradproof.shadow.tape.calls import params_of, steps
 from gradproof.shadow.tape.checksums import checksum, plain, same
-from gradproof.shadow.tape.patches import params_of
 from gradproof.shadow.tape.run import Run, Step, default_dtype, seed
 
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
@@ -120,7 +120,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch._C._set_mkldnn_enabled(False)
             stack.enter_context(replaced(Optimizer, "add_param_group", add_param_group))
             engine: Any = self
-            stack.enter_context(calls(engine))
+            stack.enter_context(passes(engine))
             stack.enter_context(steps(self.before_step, self.after_step))
             stack.enter_context(nn.modules.module.register_module_forward_pre_hook(self._forward))
             stack.enter_context(self)

@@ -26,8 +26,8 @@ from gradproof.shadow.follow.terms import NOBODY, NORMS, SEVERAL, Combination, S
 from gradproof.shadow.follow.values import NOUGHT, Value, part_shape, shared
 from gradproof.shadow.locations import NOWHERE, Location, initialising, saved, user_location
 from gradproof.shadow.ops.schema import Forms, Spec, spec_of, tensors_in
+from gradproof.shadow.tape.calls import Nested, params_of, states
 from gradproof.shadow.tape.checksums import inside, plain
-from gradproof.shadow.tape.patches import Nested, params_of, states
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()

@@ -22,16 +22,14 @@ from gradproof.shadow.follow.values import Value
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.result import Result
-from gradproof.shadow.tape.patches import Nested, Patches
+from gradproof.shadow.tape.calls import PASS, SCHEDULE, STEP, ZERO, Nested, seen
 from gradproof.shadow.tape.run_events import SeenEvent
 
 if TYPE_CHECKING:
     from gradproof.shadow.follow.engine import Engine
 
-BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE, STEP, READ = (
-    "backward", "write", "made", "hook", "zero", "weights", "schedule", "step", "read",
-)  # fmt: skip
-WORDS = {WRITE: "write .grad", WEIGHTS: "weights change", SCHEDULE: "lr changes"}
+WRITE, MADE, HOOK, WEIGHTS, READ = "write", "made", "hook", "weights", "read"
+WORDS = {PASS: "backward", ZERO: "zero", WRITE: "write .grad", WEIGHTS: "weights change", SCHEDULE: "lr changes"}
 NOTHING = "none"
 AT_FAULT, EACH = "this line is at fault", "each time that it runs in the window"
 HANDED_ON = frozenset({
@@ -47,11 +45,11 @@ def states(events: list[SeenEvent]) -> Iterator[str]:
     """After each event, how many micro-batches are in a gradient, and how many of them were applied, in words."""
     old, new, clipped = 0, 0, False
     for event in events:
-        if event.kind in (BACKWARD, STEP, ZERO):
+        if event.kind in (PASS, STEP, ZERO):
             clipped = False
         if event.kind in (STEP, ZERO):
             old, new = (old + new, 0) if event.kind == STEP else (0, 0)
-        new += event.kind == BACKWARD
+        new += event.kind == PASS
         clipped |= event.kind == WRITE and event.scaled
         parts = [f"{old} applied"] * bool(old) + [str(new)] * bool(new)
         yield (" + ".join(parts) or NOTHING) + (" clipped" if clipped else "")
@@ -84,7 +82,7 @@ class LoopEvents:
 
     def began(self, root: torch.Tensor | None) -> None:
         """A backward pass begins."""
-        self.add(BACKWARD, root=NOWHERE if root is None else self.line(root, root=True))
+        self.add(PASS, root=NOWHERE if root is None else self.line(root, root=True))
 
     def held(self) -> None:
         """The gradients and parameters of now are those that are looked for."""
@@ -110,18 +108,18 @@ class LoopEvents:
     def inside(self, window: int, *kinds: str) -> list[SeenEvent]:
         """The events of some kinds between the first and the last backward pass of a window."""
         events = self.of(window)
-        passes = [at for at, event in enumerate(events) if event.kind == BACKWARD] or [0]
+        passes = [at for at, event in enumerate(events) if event.kind == PASS] or [0]
         return [event for event in events[passes[0] : passes[-1]] if event.kind in kinds]
 
     def early(self, window: int) -> list[SeenEvent]:
         """The writes of gradients before the first backward pass of a window, those that only empty them left out."""
         events = self.of(window)
-        first = next((at for at, event in enumerate(events) if event.kind == BACKWARD), len(events))
+        first = next((at for at, event in enumerate(events) if event.kind == PASS), len(events))
         return [event for event in events[:first] if event.kind == WRITE and event.operator not in EMPTIED]
 
     def last_root(self, window: int, root: bool = True) -> Location | None:
         """The line that made what the last backward pass of a window began at, or that of the pass itself."""
-        last = next(reversed(self.of(window, BACKWARD)), None)
+        last = next(reversed(self.of(window, PASS)), None)
         return None if last is None else last.root if root and last.root is not NOWHERE else last.location
 
     def _notable(self) -> list[SeenEvent]:
@@ -129,7 +127,7 @@ class LoopEvents:
         found: list[SeenEvent] = []
         for window in range(self.list[-1].window + 1 if self.list else 0):
             for event in self.of(window):
-                if event.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=event.operator) != event:
+                if event.kind in (PASS, STEP) or not found or replace(found[-1], operator=event.operator) != event:
                     found.append(event)
         return found
 
@@ -244,21 +242,15 @@ def _emptied(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def seen(events: LoopEvents) -> Iterator[None]:
+def noted(events: LoopEvents) -> Iterator[None]:
     """`zero_grad` and the steps of schedules are events while this runs; a schedule given its place counts no steps."""
-    patches, busy = Patches(), Nested()
+    busy = Nested()
 
-    def noted(kind: str, original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def note(kind: str, original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
         placed = kind == SCHEDULE and (args or kwargs) and not isinstance(owner, lr_scheduler.ReduceLROnPlateau)
         if not busy and not placed and not initialising():
             events.add(kind)
         return busy.call(original, owner, *args, **kwargs)
 
-    for owner in (torch.optim.Optimizer, torch.nn.Module):
-        patches.method(owner, "zero_grad", functools.partial(noted, ZERO))
-    patches.schedules(functools.partial(noted, SCHEDULE), lambda original, *args, **kwargs: original(*args, **kwargs))
-    patches.active = True
-    try:
+    with seen({kind: functools.partial(note, kind) for kind in (ZERO, SCHEDULE)}):
         yield
-    finally:
-        patches.restore()

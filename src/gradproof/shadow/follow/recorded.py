@@ -34,9 +34,9 @@ from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, gen
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.tape.calls import Nested, params_of, states
 from gradproof.shadow.tape.checksums import inside, plain
 from gradproof.shadow.tape.held_state import HeldState
-from gradproof.shadow.tape.patches import Nested, params_of, states
 
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
 READS = frozenset({"_local_scalar_dense", "equal", "allclose", "is_nonzero"})

@@ -41,8 +41,8 @@ from gradproof.shadow.follow.unseen import (
 from gradproof.shadow.follow.values import Value, number
 from gradproof.shadow.locations import Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import DEVICE, Forms, Spec, read_by, tensors_in
+from gradproof.shadow.tape.calls import params_of, states
 from gradproof.shadow.tape.checksums import inside
-from gradproof.shadow.tape.patches import params_of, states
 from gradproof.shadow.tape.run import Run
 
 KEPT = ("parameter", "gradient", "tensor", "state")

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from gradproof.shadow.follow.terms import NOBODY
 from gradproof.shadow.locations import Location, by_torch, frames, user_location
 from gradproof.shadow.ops.schema import Spec, read_by, spec_of, tensors_in
+from gradproof.shadow.tape.calls import PASS, seen, steps
 
 if TYPE_CHECKING:
     from gradproof.shadow.follow.engine import Engine
@@ -229,28 +230,6 @@ def taken_away(gone: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterator[None]:
-    """Each optimizer step while this runs; a step that calls that of its base class is one step."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    running: list[int] = []
-
-    def begins(optimizer: Any, *_: Any) -> None:
-        running.append(id(optimizer))
-        if running.count(id(optimizer)) == 1:
-            before(optimizer)
-
-    def ends(optimizer: Any, *_: Any) -> None:
-        if running.count(id(optimizer)) == 1:
-            after(optimizer)
-        if id(optimizer) in running:
-            running.remove(id(optimizer))
-
-    with register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends):
-        yield
-
-
-@contextmanager
 def made(engine: Engine) -> Iterator[None]:
     """Optimizer steps, and what modules are given, are seen while this runs."""
     from torch.nn.modules import module
@@ -277,7 +256,7 @@ def ran(engine: Engine) -> Iterator[None]:
     with (
         torch.compiler.set_stance("force_eager"),  # or Dynamo skips what it met for good
         replaced(eval_frame, "_callback_from_stance", uncompiled, create=True),
-        calls(engine),
+        passes(engine),
         threads(engine),
         replaced(torch._VF, "lstm", unfused(torch._VF.lstm)),
         replaced(torch._C._nn, "cross_entropy_loss", smoothed(engine, torch._C._nn.cross_entropy_loss)),
@@ -373,11 +352,10 @@ def frozen_heap() -> Iterator[None]:
 
 
 @contextmanager
-def calls(engine: Engine) -> Iterator[None]:
+def passes(engine: Engine) -> Iterator[None]:
     """The line that started autograd, for what runs in it; `afterwards` is called when it has ended."""
-    original = torch.autograd.graph._engine_run_backward
 
-    def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(original: Any, roots: Any, *args: Any, **kwargs: Any) -> Any:
         if any(root.is_meta for root in tensors_in(roots)):
             return original(roots, *args, **kwargs)
         engine.calls.append(user_location())
@@ -397,8 +375,7 @@ def calls(engine: Engine) -> Iterator[None]:
             while engine.afterwards and not engine.calls:
                 engine.afterwards.pop()()
 
-    name = "_engine_run_backward"
-    with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
+    with seen({PASS: run}):
         yield
 
 

@@ -15,7 +15,8 @@ from gradproof.shadow.follow.terms import UNIT
 from gradproof.shadow.judge.losses import close
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.tape.run_events import CLIP, PASS, UNSCALE, ZERO, SeenEvent
+from gradproof.shadow.tape.calls import CLIP, PASS, UNSCALE, ZERO
+from gradproof.shadow.tape.run_events import SeenEvent
 
 if TYPE_CHECKING:
     from gradproof.shadow.judge.one_run import OneRun

@@ -16,13 +16,14 @@ import torch
 from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import Event
 from gradproof.shadow.follow.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
-from gradproof.shadow.follow.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO
+from gradproof.shadow.follow.loop_events import HOOK, WEIGHTS, WRITE
 from gradproof.shadow.follow.terms import NOBODY, TRAINED, Combination, Terms
 from gradproof.shadow.judge.by_terms import CLIP, CROSSED, DATA, EQ, LOSS, STALE, STEPS, WIDTH, ruled
 from gradproof.shadow.judge.followed import Followed
 from gradproof.shadow.judge.reported import Reported
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import RECORDED, Result
+from gradproof.shadow.tape.calls import PASS, SCHEDULE, ZERO
 from gradproof.shadow.tape.run import Run
 from gradproof.shadow.tape.run_events import SeenEvent
 
@@ -177,7 +178,7 @@ class Refuter(Reported):
         A clip of what is unscaled later is one as well.
         """
         events = self.events.of(at)
-        last = max((i for i, event in enumerate(events) if event.kind == BACKWARD), default=0)
+        last = max((i for i, event in enumerate(events) if event.kind == PASS), default=0)
         later = max((i for i, event in enumerate(events) if event.operator == UNSCALED), default=0)
         found = [e for e in events[:last] if e.kind == WRITE and (self._clips(e) or e.operator == UNSCALED)]
         return found or [e for e in events[:later] if e.kind == WRITE and self._clips(e)]
@@ -190,8 +191,8 @@ class Refuter(Reported):
             lost = self._lost(at) & self._read(at)
             if not lost or (self._samples(update) and not self._differs(at)):
                 continue
-            events = self.events.of(at, BACKWARD, ZERO)
-            first = next((i for i, event in enumerate(events) if event.kind == BACKWARD), len(events))
+            events = self.events.of(at, PASS, ZERO)
+            first = next((i for i, event in enumerate(events) if event.kind == PASS), len(events))
             zeros = [event.location for event in events[first:] if event.kind == ZERO]
             if zeros:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
@@ -248,7 +249,7 @@ class Refuter(Reported):
 
     def leftover(self) -> Refutations:
         """Backward passes after the last step, whose gradients no step applies; a loss scaler may leave a step out."""
-        passes = [] if len(self.updates) in self.facts.unscaled else self.events.of(len(self.updates), BACKWARD)
+        passes = [] if len(self.updates) in self.facts.unscaled else self.events.of(len(self.updates), PASS)
         owed = self.run.tail and len(self.updates) < self.asked and self.optimizers == 1
         if owed and (why := ruled(len(passes), len(passes), Event.END)):
             yield self._refuted(STEPS, f"{why}: {len(passes)} backward passes", passes[-1].location)

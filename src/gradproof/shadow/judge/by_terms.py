@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import Event, replay
 from gradproof.shadow.follow.facts import DOMAIN, Difference, RunFacts, Update, difference
-from gradproof.shadow.follow.loop_events import BACKWARD, READ
+from gradproof.shadow.follow.loop_events import READ
 from gradproof.shadow.follow.runs import Real
 from gradproof.shadow.follow.terms import COMPUTED, NOBODY, NORMS, UNIT, Combination, Terms, multiplied, ratio
 from gradproof.shadow.judge.losses import LossTotals
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, DIVIDE, OBLIGATIONS, WHERE_DUE, Result
+from gradproof.shadow.tape.calls import PASS
 from gradproof.shadow.tape.run import Run
 
 if TYPE_CHECKING:
@@ -402,7 +403,7 @@ class Judge(Judging):
         if not self.paired and self.optimizers == 1:
             reason = f"{len(made)} optimizer steps in {asked} windows"
             if len(made) != asked and not self.idle():
-                each, left = (self.theirs[-1].passes if self.theirs else 1), len(self.events.of(len(made), BACKWARD))
+                each, left = (self.theirs[-1].passes if self.theirs else 1), len(self.events.of(len(made), PASS))
                 rules = [ruled(update.passes, self.batches[at] * each, Event.STEP) for at, update in enumerate(made)]
                 at, why = next(((at, why) for at, why in enumerate(rules) if why), (-1, ruled(left, left, Event.END)))
                 reason, help = ": ".join(filter(None, (reason, why))), "step once after each window"
@@ -482,7 +483,7 @@ class Judge(Judging):
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
                 if kept and not self.idle():
                     reason = f"{what} still has that of sample {min(self.terms.samples(kept))}, of window {at}"
-                    first = next((e.location for e in self.events.of(at, BACKWARD)), line)
+                    first = next((e.location for e in self.events.of(at, PASS)), line)
                     return self._result(STALE, Outcome.REFUTED, reason, first, "call zero_grad() after each step")
                 carried = again | {t for t in both if mine[t] != older[t]}  # read again, and kept
                 drawn = any(self.terms.made_with(term, ("draw",)) for term in again)

@@ -22,7 +22,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.shadow.follow.engine import Engine
 from gradproof.shadow.follow.facts import Hints
 from gradproof.shadow.follow.group import Exchange
-from gradproof.shadow.follow.loop_events import seen
+from gradproof.shadow.follow.loop_events import noted
 from gradproof.shadow.follow.memory import geometry_of, weakly
 from gradproof.shadow.follow.plain_numbers import Carries, Reading, UnknownNumber, Unreading, bare
 from gradproof.shadow.follow.runs import Called, Fake, Real
@@ -31,7 +31,7 @@ from gradproof.shadow.follow.unseen import call_site, copies, made, ran, replace
 from gradproof.shadow.follow.values import Value
 from gradproof.shadow.locations import NOWHERE, Location, initialising, raised_at, recomputing, stated, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.tape.patches import params_of
+from gradproof.shadow.tape.calls import params_of
 from gradproof.shadow.tape.run import Printed, Run, decimals, default_dtype, inside, numbers, seed
 
 
@@ -138,7 +138,7 @@ def with_numbers(
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    with engine, reading, made(engine), ran(engine), seen(engine.events), ways_out(engine), copies(engine):
+    with engine, reading, made(engine), ran(engine), noted(engine.events), ways_out(engine), copies(engine):
         found.call(step, run, reading)
     reading.end()
     found.error = exchange.group.end(found.error)

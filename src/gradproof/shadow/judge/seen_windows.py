@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import dropwhile, pairwise
 
-from gradproof.shadow.tape.run_events import PASS, STEP, ZERO, SeenEvent, SeenPass
+from gradproof.shadow.tape.calls import PASS, STEP, ZERO
+from gradproof.shadow.tape.run_events import SeenEvent, SeenPass
 
 
 class SeenWindow:

@@ -18,9 +18,10 @@ from gradproof.core.protocol import UNAPPLIED, Breaks, Event, replay
 from gradproof.shadow.judge.seen_windows import SeenWindow
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import RECORDED, Result
+from gradproof.shadow.tape.calls import PASS, SCHEDULE, STEP, ZERO
 from gradproof.shadow.tape.held_state import judged
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.run_events import ABORTED, CHANGED, PASS, REWRITTEN, SCHEDULE, STEP, THREADS, ZERO, SeenEvent
+from gradproof.shadow.tape.run_events import ABORTED, CHANGED, REWRITTEN, THREADS, SeenEvent
 
 NAME = "GA-INV-003"
 HELP = "step the optimizer, and the schedule, once a window, after its last micro-batch"

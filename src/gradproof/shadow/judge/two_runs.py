@@ -24,7 +24,7 @@ from gradproof.shadow.follow.facts import DOMAIN, Hints, same_gradients, sampled
 from gradproof.shadow.follow.group import Exchange, Group
 from gradproof.shadow.follow.runs import Real
 from gradproof.shadow.follow.terms import Terms
-from gradproof.shadow.follow.unseen import frozen_heap, steps
+from gradproof.shadow.follow.unseen import frozen_heap
 from gradproof.shadow.judge.by_numbers import judged
 from gradproof.shadow.judge.followed import Followed, again, text, unobserved, with_numbers, without_numbers
 from gradproof.shadow.judge.losses import of_two_runs
@@ -32,8 +32,8 @@ from gradproof.shadow.judge.over_ranks import agreed, over_ranks
 from gradproof.shadow.judge.weights import assumptions, other_lengths, rationals
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, assuming, judged_windows, leave_open, on_path
+from gradproof.shadow.tape.calls import params_of, steps
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.patches import params_of
 from gradproof.shadow.tape.run import Noted, Run
 
 LATER = 3

@@ -55,10 +55,10 @@ from gradproof.shadow.result import (
     leave_open,
     spans,
 )
+from gradproof.shadow.tape.calls import CLIP, PASS
 from gradproof.shadow.tape.checksums import plain
 from gradproof.shadow.tape.monitor import Monitor
 from gradproof.shadow.tape.monitor_report import heard, monitored, reported
-from gradproof.shadow.tape.run_events import CLIP, PASS
 
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
 MOST_AHEAD = 4096

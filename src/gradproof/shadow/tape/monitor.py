@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import default_collate, default_convert
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
@@ -30,11 +30,33 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _Mult
 from gradproof.monitoring import LISTENERS, CountRules, Counts
 from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.ops.schema import tensors_in
-from gradproof.shadow.tape import run_events as kinds
+from gradproof.shadow.tape.calls import (
+    ATTEMPT,
+    CLIP,
+    PASS,
+    SCALE,
+    SCHEDULE,
+    STEP,
+    UNSCALE,
+    ZERO,
+    Nested,
+    Patches,
+    params_of,
+    steps,
+)
 from gradproof.shadow.tape.handed import KeptWindows, ReportedLoss, handed
 from gradproof.shadow.tape.looks import Looks
-from gradproof.shadow.tape.patches import CLIPS, Nested, Patches, all_subclasses, params_of
-from gradproof.shadow.tape.run_events import Call, Iteration, RunEvents, SeenPass, WindowDetails, held, world_of
+from gradproof.shadow.tape.run_events import (
+    ABORTED,
+    THREADS,
+    Call,
+    Iteration,
+    RunEvents,
+    SeenPass,
+    WindowDetails,
+    held,
+    world_of,
+)
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -101,7 +123,7 @@ class Monitor(KeptWindows):
         self._scaler: Any = None
         self._attempts = 0
         self.inside = Nested()  # calls that are watched
-        self._stack, self._threads = list[int](), list[int]()
+        self._steps, self._threads = list[Any](), list[int]()
         self._undo = ExitStack()
         self._forward: Any = None
         self.run = RunEvents()
@@ -125,26 +147,18 @@ class Monitor(KeptWindows):
         with ExitStack() as stack:
             patches = Patches()
             stack.callback(patches.restore)
-            stack.callback(register_optimizer_step_pre_hook(self._before_step).remove)
-            stack.callback(register_optimizer_step_post_hook(self._after_step).remove)
+            self._steps = stack.enter_context(steps(self._before_step, self._after_step))
             self.look()
             stack.callback(self._settled)
             self.looks.wait()
             stack.callback(self.looks.end)
-            patches.function(torch.autograd.graph._engine_run_backward, self._backward)
-            for name in CLIPS:
-                if hasattr(torch.nn.utils.clip_grad, name):
-                    patches.function(getattr(torch.nn.utils.clip_grad, name), self._clipping)
+            for kind, seen in (
+                (PASS, self._backward), (CLIP, self._clipping), (ATTEMPT, self._scaled_step), (SCALE, self._scaling),
+                (UNSCALE, self._unscaling), (SCHEDULE, self._scheduled), (ZERO, self._zeroing),
+            ):  # fmt: skip
+                patches.around(kind, seen)
             self.details.install(patches)
             patches.everywhere()
-            for cls in all_subclasses(torch.amp.GradScaler):
-                patches.method(cls, "step", self._scaled_step)
-                patches.method(cls, "scale", self._scaling)
-                patches.method(cls, "unscale_", self._unscaling)
-            patches.schedules(self._scheduled, self.inside.call)
-            for owner in (Optimizer, nn.Module):
-                for cls in all_subclasses(owner):
-                    patches.method(cls, "zero_grad", self._zeroing)
             patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
             patches.method(_BaseDataLoaderIter, "__next__", self._read)
             patches.active = True
@@ -198,16 +212,16 @@ class Monitor(KeptWindows):
         limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         measures = limit is not None and float(limit) == float("inf")
         about = frozenset[int]() if measures else frozenset(map(id, own))
-        return self.details.sums.scaled(lambda: self._noted(kinds.CLIP, about, original, own, *args, **kwargs))
+        return self.details.sums.scaled(lambda: self._noted(CLIP, about, original, own, *args, **kwargs))
 
     def _unscaling(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
-        return self.details.sums.scaled(lambda: self._noted(kinds.UNSCALE, None, original, *args, **kwargs))
+        return self.details.sums.scaled(lambda: self._noted(UNSCALE, None, original, *args, **kwargs))
 
     def _scheduled(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         """A step of a schedule, which may be given its position."""
         about = (id(scheduler), bool(args or kwargs))
-        return self.details.scheduled(lambda: self._noted(kinds.SCHEDULE, about, original, scheduler, *args, **kwargs))
+        return self.details.scheduled(lambda: self._noted(SCHEDULE, about, original, scheduler, *args, **kwargs))
 
     def _settled(self) -> None:
         """Sizes and losses are no longer wanted."""
@@ -290,11 +304,11 @@ class Monitor(KeptWindows):
         self._threads.append(get_ident())
         try:
             if len(set(self._threads)) > 1:
-                self.run.keep(kinds.THREADS)
+                self.run.keep(THREADS)
             found = self.inside.call(original, outputs, *args, accumulate_grad=accumulate_grad, **kwargs)
         except BaseException:
             if accumulate_grad and not inner:
-                self.run.keep(kinds.ABORTED)
+                self.run.keep(ABORTED)
             raise
         finally:
             self._threads.remove(get_ident())
@@ -336,7 +350,7 @@ class Monitor(KeptWindows):
     def _pass(self, returned: bool = False) -> SeenPass:
         """The backward pass that was last begun. `returned`: it returns its gradients."""
         it, before = self._iteration or Iteration(), self._before
-        made = SeenPass(self._iteration, passes=self.passes, returned=returned, inside=bool(self._stack))
+        made = SeenPass(self._iteration, passes=self.passes, returned=returned, inside=bool(self._steps))
         called, each = (
             (n for (_, mode), n in own.items() if mode is before.trains) for own in (before.called, before.each)
         )
@@ -365,7 +379,7 @@ class Monitor(KeptWindows):
         if self.open and not self.closed and not self.dropped:
             owned = params_of(owner) if isinstance(owner, Optimizer) else owner.parameters()
             self.dropped = any(p.grad is not None for p in owned)
-        return self._noted(kinds.ZERO, None, original, owner, *args, **kwargs)
+        return self._noted(ZERO, None, original, owner, *args, **kwargs)
 
     # Steps
 
@@ -376,22 +390,14 @@ class Monitor(KeptWindows):
             self.epoch.counts[number] = self.common
         return self._numbers[optimizer]
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        outermost = self._outermost(optimizer)
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self._number(optimizer)
         self.turned()
-        if outermost:
+        if not self._steps:
             self.details.stepping(optimizer)
-        self._stack.append(self._number(optimizer))
 
-    def _outermost(self, optimizer: Optimizer) -> bool:
-        """Whether no other optimizer steps. A step that raised has left this one among those that do."""
-        number = self._number(optimizer)
-        if number in self._stack:
-            del self._stack[self._stack.index(number) :]
-        return not self._stack
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._outermost(optimizer):
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if not self._steps:
             flag = getattr(optimizer, "found_inf", None)  # by which a fused optimizer skips its update
             with _disable_current_modes():
                 self._attempt(optimizer, isinstance(flag, Tensor) and bool(flag.detach().item()))
@@ -416,7 +422,7 @@ class Monitor(KeptWindows):
         """An optimizer step, performed or skipped."""
         number = self._number(optimizer)
         self._attempts += 1
-        self.run.keep(kinds.STEP, self.details.stepped(optimizer, number, skipped))
+        self.run.keep(STEP, self.details.stepped(optimizer, number, skipped))
         self.looks.left(held(self.parameters()), list(self._numbers), True)
         before = self.epoch.counts[number]
         self.epoch.counts[number] = self.tally.attempt(before, skipped)

@@ -1,4 +1,7 @@
-"""Functions and methods replaced for a while and put back, and what such replacements ask of torch.
+"""Where the calls of a training loop are seen: one table of places, for every reader.
+
+`check`, `watch`, the enclosures, the measured harnesses and the mutants of a user's loop all ask here for passes,
+steps, zeroes, clips and schedules (`Patches.around`, `steps`). Each says what runs around such a call.
 
 What is put back is exactly what was there. A replacement that somebody wrapped or copied meanwhile is left alone;
 `active` makes it inert.
@@ -8,16 +11,42 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from numbers import Real
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks as POST_HOOKS
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks as POST_HOOKS,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 Replacement = Callable[..., Any]
+PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
+    "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
+)  # fmt: skip
+SCALE, ATTEMPT = "loss scaling", "step of a loss scaler"
+METHODS: Mapping[str, tuple[tuple[type, str], ...]] = {
+    ZERO: ((Optimizer, "zero_grad"), (nn.Module, "zero_grad")),
+    SCALE: ((torch.amp.GradScaler, "scale"),),
+    UNSCALE: ((torch.amp.GradScaler, "unscale_"),),
+    ATTEMPT: ((torch.amp.GradScaler, "step"),),
+}
+"""The methods that are such a call, of a class and of every subclass that exists."""
+CLIPS = (
+    "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
+)  # fmt: skip
+FUNCTIONS: Mapping[str, tuple[tuple[Any, str], ...]] = {
+    PASS: tuple((module, "_engine_run_backward") for module in (torch.autograd.graph, torch.autograd)),
+    CLIP: tuple((module, name) for module in (torch.nn.utils.clip_grad, torch.nn.utils) for name in CLIPS),
+}
+"""The functions that are such a call, in the modules of torch that name them."""
 
 
 def all_subclasses(cls: type) -> list[type]:
@@ -35,6 +64,7 @@ class Patches:
 
     def __init__(self) -> None:
         self.active = False
+        self._searched = set(sys.modules)  # the modules that hold no replacement, but for those put there
         self._attributes: list[tuple[Any, str, Any, Any]] = []
         self._functions: dict[int, tuple[Any, Any]] = {}
 
@@ -61,25 +91,44 @@ class Patches:
             return
         self.attribute(cls, name, self.wrap(original, around))
 
-    def schedules(self, step: Replacement, made: Replacement) -> None:
-        """Wrap the step and the constructor of every schedule, of classes that are defined later as well."""
+    def around(self, kind: str, around: Replacement) -> None:
+        """Wrap the calls of a kind, but for steps of optimizers: of functions those by torch's own modules."""
+        for owner, name in METHODS.get(kind, ()):
+            for cls in all_subclasses(owner):
+                self.method(cls, name, around)
+        for module, name in FUNCTIONS.get(kind, ()):
+            original = vars(module).get(name)
+            if original is not None and not any(original is ours for _, ours in self._functions.values()):
+                self.function(original, around)
+                self.attribute(module, name, self._functions[id(original)][1])
+        if kind == SCHEDULE:
+            self._schedules(around)
+
+    def _schedules(self, step: Replacement) -> None:
+        """Wrap the step of every schedule, of classes that are defined later as well; its constructor's is none."""
+        made = Nested()
+
+        def stepping(original: Replacement, *args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs) if made else step(original, *args, **kwargs)
 
         def making(original: Replacement, scheduler: Any, *args: Any, **kwargs: Any) -> None:
             for cls in type(scheduler).__mro__:
                 if issubclass(cls, LRScheduler):
-                    self.method(cls, "step", step)
-            made(original, scheduler, *args, **kwargs)
+                    self.method(cls, "step", stepping)
+            made.call(original, scheduler, *args, **kwargs)
 
         for cls in all_subclasses(LRScheduler):
-            self.method(cls, "step", step)
+            self.method(cls, "step", stepping)
             self.method(cls, "__init__", making)
 
     def function(self, original: Replacement, around: Replacement) -> None:
-        """Wrap a function; `everywhere` then puts the wrapper into every module that holds it."""
-        self._functions[id(original)] = (original, self.wrap(original, around))
+        """Wrap a function, once; `everywhere` then puts the wrapper into every module that holds it."""
+        if id(original) not in self._functions:
+            self._functions[id(original)] = (original, self.wrap(original, around))
 
     def everywhere(self) -> None:
         """Put the wrappers of the functions into every module that was imported, under whatever name."""
+        self._searched.clear()
         for module, name, held in holding(self._functions.keys()):
             self.attribute(module, name, self._functions[id(held)][1])
 
@@ -91,7 +140,7 @@ class Patches:
             if vars(owner).get(name) is ours:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
-        for module, name, held in holding(wrappers.keys()):
+        for module, name, held in holding(wrappers.keys(), self._searched):
             setattr(module, name, wrappers[id(held)])
         self._functions.clear()
 
@@ -114,19 +163,64 @@ class Nested:
             self.depth -= 1
 
 
-def holding(wanted: Set[int]) -> list[tuple[Any, str, Any]]:
-    """Every global name of an imported module that holds an object of one of these ids."""
+@contextmanager
+def seen(around: Mapping[str, Replacement]) -> Iterator[None]:
+    """Calls of some kinds run through these while this runs."""
+    patches = Patches()
+    for kind, replacement in around.items():
+        patches.around(kind, replacement)
+    patches.active = True
+    try:
+        yield
+    finally:
+        patches.restore()
+
+
+@contextmanager
+def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterator[list[Any]]:
+    """Each optimizer step while this runs; a step that calls that of its base class is one step.
+
+    Gives the optimizers that step now, the outermost first. One whose step raised steps no more.
+    """
+    running, callers = list[Any](), list[FrameType]()
+
+    def cut(at: int) -> None:
+        del running[at:], callers[at:]
+
+    def begins(optimizer: Any, *_: Any) -> None:
+        caller = sys._getframe(1)
+        outer = {*above(caller)}
+        cut(next((at for at, one in enumerate(callers) if one not in outer), len(callers)))
+        if not any(one is optimizer for one in running):
+            before(optimizer)
+        running.append(optimizer)
+        callers.append(caller)
+
+    def ends(optimizer: Any, *_: Any) -> None:
+        caller = sys._getframe(1)
+        if caller in callers:  # or it began before this
+            cut(callers.index(caller))
+            if not any(one is optimizer for one in running):
+                after(optimizer)
+
+    with register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends):
+        yield running
+
+
+def above(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames that called one."""
+    while frame is not None and (frame := frame.f_back) is not None:
+        yield frame
+
+
+def holding(wanted: Set[int], besides: Set[str] = frozenset()) -> list[tuple[Any, str, Any]]:
+    """Every global name of an imported module, `besides` some, that holds an object of one of these ids."""
     found = []
-    for module in list(sys.modules.values()):
+    for module in [module for key, module in list(sys.modules.items()) if key not in besides] if wanted else ():
         names = getattr(module, "__dict__", None)
         if isinstance(names, dict) and not wanted.isdisjoint(map(id, list(names.values()))):
             found += [(module, name, held) for name, held in list(names.items()) if id(held) in wanted]
     return found
-
-
-CLIPS = (
-    "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
-)  # fmt: skip
 
 
 def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
