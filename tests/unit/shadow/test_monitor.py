@@ -21,10 +21,11 @@ from torch.utils.data import DataLoader
 from gradproof.core.outcome import Outcome
 from gradproof.monitoring import CountRules, report_loss
 from gradproof.report.formats import step
+from gradproof.shadow.judge.by_events import reported
 from gradproof.shadow.result import Verification, from_json, to_json
 from gradproof.shadow.tape import monitor_report as monitoring
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.monitor_report import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
+from gradproof.shadow.tape.monitor_report import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored
 from models.systems.monitors import MUTANTS
 from symbolic.systems.falsify_monitors import world_of
 from tests.checked import watch

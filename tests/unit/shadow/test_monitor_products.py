@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from gradproof.core.outcome import Outcome
 from gradproof.monitoring import CountRules, report_loss
+from gradproof.shadow.judge.by_events import reported
 from gradproof.shadow.tape.handed import handed
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.monitor_report import DROPPED, heard, monitored, reported
+from gradproof.shadow.tape.monitor_report import DROPPED, heard, monitored
 
 N = 4
 

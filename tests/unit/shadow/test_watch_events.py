@@ -16,6 +16,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.checkpoint import checkpoint
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.judge.by_events import summed
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.tape import run_events
 from gradproof.shadow.tape.calls import CLIP, PASS, SCHEDULE, STEP, UNSCALE, ZERO, Patches
@@ -24,6 +25,7 @@ from gradproof.shadow.tape.run_events import CHANGED, REWRITTEN, RankSums, SeenE
 
 FIRST_OPTIMIZER = """
 import torch
+from gradproof.shadow.judge.by_events import summed
 from gradproof.shadow.process.watch import ScriptWatch
 
 with ScriptWatch():
@@ -295,7 +297,7 @@ def test_ranks_are_summed_after_the_last_micro_batch(
     }
     acts[then]()
     sums.applied([weight], LOCATION)
-    assert sums.result("").outcome is outcome
+    assert summed(sums, "").outcome is outcome
 
 
 def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +308,7 @@ def test_the_sum_of_a_sparse_gradient_is_not_shown_to_last(monkeypatch: pytest.M
     sums.arrived([table.weight])
     sums.reduce(lambda *_: None, table.weight.grad)
     sums.applied([table.weight], LOCATION)
-    assert sums.result("").outcome is OPAQUE
+    assert summed(sums, "").outcome is OPAQUE
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -325,4 +327,4 @@ def test_a_gradient_that_its_ddp_did_not_sum_is_refuted_but_where_ranks_exchange
     if by_hand:
         sums.collective(lambda: None)
     sums.applied(module.parameters(), LOCATION)
-    assert (sums.result("").outcome is REFUTED) is not by_hand
+    assert (summed(sums, "").outcome is REFUTED) is not by_hand

@@ -12,7 +12,7 @@ from test_whole_refute import stepped_twice
 
 from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import RULES, STEPPED_TWICE, Breaks, Event, State
-from gradproof.shadow.judge.by_terms import ruled
+from gradproof.shadow.judge.statements import ruled
 from gradproof.shadow.judge.steps import StepRuling
 from gradproof.shadow.judge.two_runs import check_whole
 from gradproof.shadow.request import Request

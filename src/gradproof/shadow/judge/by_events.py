@@ -13,10 +13,13 @@ from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import CLIPPED_TWICE, EARLY_STEP, EARLY_UNSCALE, LATE_CLIP, LOST, SCALED_CLIP, Breaks
 from gradproof.shadow.follow.terms import UNIT
 from gradproof.shadow.judge.losses import close
+from gradproof.shadow.judge.statements import CLIP as ONE_CLIP, DATA, EQ, HELP, LOSS, STALE, STEPS, SYNC, TOKENS
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.calls import CLIP, PASS, UNSCALE, ZERO
-from gradproof.shadow.tape.run_events import SeenEvent
+from gradproof.shadow.tape.handed import HELP as SO_FAR_HELP, SO_FAR, WHOLE
+from gradproof.shadow.tape.monitor import Monitor
+from gradproof.shadow.tape.run_events import RankSums, SeenEvent
 
 if TYPE_CHECKING:
     from gradproof.shadow.judge.one_run import OneRun
@@ -24,19 +27,19 @@ if TYPE_CHECKING:
     from gradproof.shadow.judge.steps import StepRuling
     from gradproof.shadow.judge.weights import WindowWeights
 
-WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
-RESTS_ON = {
-    "GA-EQ-001": WINDOW, "GA-TOK-001": WINDOW, "GA-DATA-001": ("GA-EQ-001", *WINDOW), "GA-INV-001": ("GA-EQ-001",),
-    "GA-INV-003": ("GA-INV-002", "GA-INV-005"),
-}  # fmt: skip
+WINDOW = (STALE, STEPS, ONE_CLIP, SYNC)
+RESTS_ON = {EQ: WINDOW, TOKENS: WINDOW, DATA: (EQ, *WINDOW), LOSS: (EQ,), STEPS: (STALE, ONE_CLIP)}
 """What does not hold where one of others is refuted."""
+LOCAL = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
+UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
+NO_SUM = "no sum over the ranks was seen"
+RAGGED = "the mean over micro-batches is the window's loss only where each sample has one weight, which is not shown"
 MAYBE = ", or were those of another pass than a micro-batch's"
 DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
-EVENT_HELP = {
-    "GA-DATA-001": "call backward for each micro-batch, inside of the loop over them",
-    "GA-EQ-001": "unscale once, after the last micro-batch",
-    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
-    "GA-INV-005": "clip once a window, after the last micro-batch and the unscaling",
+OF_EVENTS = {
+    **HELP,
+    DATA: "call backward for each micro-batch, inside of the loop over them",
+    EQ: "unscale once, after the last micro-batch",
 }
 
 
@@ -67,7 +70,7 @@ class WithEvents:
         every = [number for window in self.judge.windows for number in self.judge.weighs(window) or [1.0]]
         divided = by == {count} or all(close(number * count, 1) for number in every)
         if divided and count > 2 and line is not None:  # a half is usual
-            yield self._made(Breaks("GA-DATA-001", DROPPED.format(count - 1, count, count)), line)
+            yield self._made(Breaks(DATA, DROPPED.format(count - 1, count, count)), line)
         seen = {window.number: window for window in self.ruling.windows}
         yield from (one for window in seen.values() for one in self._nothing(window))
         several = len({window.step.optimizer for window in self.judge.windows}) > 1
@@ -79,7 +82,7 @@ class WithEvents:
 
     def _made(self, rule: Breaks, location: Location) -> Result:
         name = rule.obligation
-        return Result(name, Outcome.REFUTED, rule.why, location, EVENT_HELP[name], "events", RECORDED)
+        return Result(name, Outcome.REFUTED, rule.why, location, OF_EVENTS[name], "events", RECORDED)
 
     def _nothing(self, window: SeenWindow) -> Iterator[Result]:
         """Every gradient was zeroed, and the step has none."""
@@ -130,3 +133,35 @@ class WithEvents:
     def _clips(self, event: SeenEvent) -> bool:
         """Whether an event is a clip of some of the optimizer's gradients."""
         return event.kind == CLIP and bool(event.about & self.ruling.own)
+
+
+def reported(monitor: Monitor, equal: bool) -> Result | None:
+    """What the run decides of the losses that the script reported; None where it decides nothing.
+
+    `equal`: each sample of a window is shown to have one weight.
+    HOLDS asks for every recorded window's mean; losses of micro-batches that are right are a note (`heard`)."""
+    found = [(report, *report.verdict(monitor)) for report in monitor.reports]
+    for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
+        for report, right, words in found:
+            if right is wanted:
+                help = "report the loss before its division by N" if right is False else SO_FAR_HELP * (words == SO_FAR)
+                return Result(LOSS, outcome, words, report.location, help, "events", RECORDED)
+    last = {id(report.window[-1]) for report, _, words in found if words == WHOLE and report.window}
+    if not found or not all(id(window[-1]) in last for window in monitor.closed):
+        return None
+    if not equal:
+        return Result(LOSS, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
+    why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
+    return Result(LOSS, Outcome.HOLDS, why, domain="events", reach=RECORDED)
+
+
+def summed(sums: RankSums, help: str) -> Result:
+    """GA-SYNC-001 of the recorded windows. `help`: what decides it otherwise."""
+    if sums.local is not None and not sums.by_hand:
+        return Result(SYNC, Outcome.REFUTED, LOCAL, sums.local, HELP[SYNC], "events", RECORDED)
+    if not sums.seen or not sums.judged:
+        return Result(SYNC, Outcome.UNKNOWN, NO_SUM, None, help, "events", RECORDED)
+    if sums.unsummed or sums.local:
+        return Result(SYNC, Outcome.OPAQUE, UNSUMMED, sums.unsummed or sums.local, help, "events", RECORDED)
+    why = "each gradient was summed over the ranks before its step"
+    return Result(SYNC, Outcome.HOLDS, why, domain="events", reach=RECORDED)

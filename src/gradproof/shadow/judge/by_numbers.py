@@ -8,7 +8,6 @@ same draws and the same numbers before it; the events of the window say which ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,9 +17,10 @@ from gradproof.core.protocol import Event
 from gradproof.shadow.follow.facts import CLOSE, LATER, LEAVES, NARROW, difference, leaves, near, shaped
 from gradproof.shadow.follow.loop_events import HOOK, WEIGHTS, WRITE
 from gradproof.shadow.follow.terms import NOBODY, TRAINED, Combination, Terms
-from gradproof.shadow.judge.by_terms import CLIP, CROSSED, DATA, EQ, LOSS, STALE, STEPS, WIDTH, ruled
+from gradproof.shadow.judge.by_terms import CROSSED
 from gradproof.shadow.judge.followed import Followed
 from gradproof.shadow.judge.reported import Reported
+from gradproof.shadow.judge.statements import CLIP, DATA, EQ, HELP, LOSS, STALE, STEPS, WIDTH, Refutations, ruled
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.calls import PASS, SCHEDULE, ZERO
@@ -31,16 +31,6 @@ CAUSES = (STALE, STEPS, CLIP, DATA)
 """Obligations whose refutation explains a gradient that differs, the first one first."""
 SHARED = (STALE, CLIP)
 """Rules that the full batch may break in the same way: then equal gradients say little."""
-HELP = {
-    EQ: "the factors of the window's micro-batches have to sum to one, each its share of the window",
-    STALE: "zero the gradients once, between the step and the next window's first backward pass",
-    STEPS: "step the optimizer, and after it the schedule, once, when the window is complete",
-    WIDTH: "accumulate in float32",
-    CLIP: "clip once, after the last micro-batch and after unscaling",
-    DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
-}
-Refutations = Iterator[Result]
-"""The first one counts."""
 PAIRED = "paired otherwise"
 MOVED = 0.25
 """The relative difference of what a step adds to a parameter that rounding may make: some optimizers divide by it."""

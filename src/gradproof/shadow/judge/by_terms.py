@@ -11,94 +11,38 @@ from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import Outcome
-from gradproof.core.protocol import Event, replay
-from gradproof.shadow.follow.facts import DOMAIN, Difference, RunFacts, Update, difference
+from gradproof.core.protocol import Event
+from gradproof.shadow.follow.facts import DOMAIN, Difference, Update, difference
 from gradproof.shadow.follow.loop_events import READ
 from gradproof.shadow.follow.runs import Real
 from gradproof.shadow.follow.terms import COMPUTED, NOBODY, NORMS, UNIT, Combination, Terms, multiplied, ratio
 from gradproof.shadow.judge.losses import LossTotals
+from gradproof.shadow.judge.statements import CLIP, DATA, EQ, STALE, STEPS, Judging, Objections, Refutations, ruled
 from gradproof.shadow.locations import NOWHERE, Location
-from gradproof.shadow.result import ALL_DATA, DIVIDE, OBLIGATIONS, WHERE_DUE, Result
+from gradproof.shadow.result import DIVIDE, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.tape.calls import PASS
 from gradproof.shadow.tape.run import Run
 
 if TYPE_CHECKING:
     from gradproof.shadow.judge.followed import Followed
 
-EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
-    "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
-)  # fmt: skip
 Ended = tuple[Outcome, str, Location]
-Objections = Iterator[tuple[str, Location]]
-"""What keeps something from being proved, each with its line."""
-HELP = "check a small model without --fake, which has numbers"
+NUMBERS = "check a small model without --fake, which has numbers"
 APART = (
     "batch norm in training mixes the samples of a micro-batch, so accumulation is not the full batch: keep it in eval "
     "mode, or use GroupNorm or LayerNorm; SyncBatchNorm mixes samples as well"
 )
 CROSSED = "give both the same shape, as scores (B, 1) and labels (B, 1): every sample meets every label here"
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
-INFINITE = "('float', 'inf')"
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
 OF_OTHERS = "a gradient is scaled by a number that is made of other samples than those of its window"
 OF_ALL = "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
 SHOWN = 4
 FAR = Fraction(1, 1000)
 """How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
-
-
-def ruled(passes: int, size: int, then: Event) -> str:
-    """The rule of the window table that breaks after so many passes, of a window of `size`, or right after a step."""
-    given = [Event.ACCUMULATE] * passes if passes else [Event.ACCUMULATE, Event.STEP]
-    last = replay([*given, then], [size if passes else 1])[-1]
-    return last.broken.why if last.broken else ""
-
-
-class Judging:
-    """Says that something holds unless something speaks against it."""
-
-    terms: Terms
-    facts: RunFacts
-    undecided = ""
-    """What to do where nothing is decided."""
-
-    def _result(
-        self, name: str, outcome: Outcome, reason: str, at: Location | None = None, help: str = "", **more: Any
-    ) -> Result:
-        help = help or ("" if outcome in (Outcome.HOLDS, Outcome.REFUTED) else self.undecided)
-        return Result(name, outcome, reason, at, help, DOMAIN, self.reach(outcome), **more)
-
-    def reach(self, outcome: Outcome) -> str:
-        """What a result is about."""
-        return ALL_DATA if outcome is Outcome.HOLDS else ""
-
-    def _open(self, name: str, reason: str, at: Location | None, help: str = "") -> Result:
-        return self._result(name, Outcome.UNKNOWN, reason, at, help)
-
-    def _unless(self, name: str, objections: Objections, reason: str) -> Result:
-        for why, line in objections:
-            return self._open(name, why, line)
-        return self._result(name, Outcome.HOLDS, reason)
-
-    def width(self, objections: Objections) -> Result:
-        """No sum over micro-batches is narrower than fp32."""
-        for location, dtype, sums, _ in sorted(self.facts.narrow, key=lambda one: not one[2]):
-            if sums:
-                reason, help = f"a {dtype} tensor holds a sum over micro-batches", "accumulate in float32"
-                return self._result(WIDTH, Outcome.REFUTED, reason, location, help)
-            return self._open(WIDTH, f"a {dtype} tensor is made of several micro-batches", location)
-        return self._unless(WIDTH, objections, "no tensor below fp32 joins two micro-batches")
-
-    def endless(self, scalar: int) -> bool:
-        """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
-        return any(INFINITE in str(self.terms.attributes[term]) for term in self.terms.reached([scalar]))
-
-    def bared(self, value: Combination) -> dict[int, Fraction]:
-        """The summands of a value without their scalars, each with its coefficient."""
-        return {self.terms.bare(term)[0]: by for term, by in value.items()}
 
 
 class Judge(Judging):
@@ -112,7 +56,7 @@ class Judge(Judging):
         self.ranks = ranks
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
-        self.help = LOOK if self.real else HELP
+        self.help = LOOK if self.real else NUMBERS
         self.events = ours.engine.events
         self.facts, self.other = ours.facts, full.facts
         self.updates, self.theirs = ours.facts.updates, full.facts.updates
@@ -161,11 +105,6 @@ class Judge(Judging):
             help = self._next(ended[0])
             return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name not in WHERE_DUE]
         equal = self.equality()
-        if equal.outcome is Outcome.HOLDS and not equal.details and self.first is not None:
-            at, apart = self.first
-            what = f"the terms of the gradient of {apart.name} are the full batch's"
-            reason = f"{what}, and its numbers differ by {apart.size:.2g}"
-            equal = self._open(EQ, reason, self.updates[at].location)
         first = [self.data(equal), equal, self._reported(loss(), equal), self.stale(), self.steps()]
         return [*first, self.width(self._unseen(equal)), self.clipping(equal)]
 
@@ -232,23 +171,27 @@ class Judge(Judging):
 
     def equality(self) -> Result:
         """Each gradient is the full batch's."""
-        if self.unequal is not None:
-            return self._same_update() or self._unequal(*self.unequal)
-        for reason, line, help in self._divided_otherwise() if self.ranks == 1 else ():
-            return self._result(EQ, Outcome.REFUTED, reason, line, help)
+        update = None if self.unequal is None else self._same_update()
+        if update is not None:
+            return update
         count = sum(len(update.gradients) for update in self.updates)
-        return self._unless(EQ, self._equal_by_chance(), f"{count} gradients are one combination in both runs")
+        if self.unequal is None:
+            held = f"{count} gradients are one combination in both runs"
+            return self.decided(EQ, self._divided_otherwise(), self._equal_by_chance(), held)
+        return self.decided(EQ, self._weighed_otherwise(*self.unequal), self._unequal(*self.unequal), "")
 
-    def _divided_otherwise(self) -> Iterator[tuple[str, Location | None, str]]:
+    def _divided_otherwise(self) -> Refutations:
         """What refutes gradients that are one combination in both runs: counts of others, or of more than is summed."""
-        at = self.totals.by_others()
+        at = self.totals.by_others() if self.ranks == 1 else None
         if at is not None:
             reason = f"window {at + 1} is divided by a count of other samples, an earlier one by its own"
-            yield reason, self.facts.line, "divide each window by the count of its own labels"
-        at = self.totals.left_out()
+            help = "divide each window by the count of its own labels"
+            yield self._result(EQ, Outcome.REFUTED, reason, self.facts.line, help)
+        at = self.totals.left_out() if self.ranks == 1 else None
         if at is not None:
             reason = f"window {at + 1} is divided by the count of all its labels, and its loss leaves some of them out"
-            yield reason, self.events.last_root(at), "count the labels that the loss sums: those after the shift"
+            help = "count the labels that the loss sums: those after the shift"
+            yield self._result(EQ, Outcome.REFUTED, reason, self.events.last_root(at), help)
 
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
@@ -270,6 +213,10 @@ class Judge(Judging):
         ):
             if found:
                 yield reason, line or last
+        if self.first is not None:
+            at, apart = self.first
+            what = f"the terms of the gradient of {apart.name} are the full batch's"
+            yield f"{what}, and its numbers differ by {apart.size:.2g}", self.updates[at].location
 
     def _summands(self) -> list[int]:
         """The terms of all gradients of the run by micro-batches."""
@@ -302,37 +249,46 @@ class Judge(Judging):
         common = self.terms.common(dict.fromkeys(self._summands(), UNIT))
         return any(self.terms.made_with(scalar, COMPUTED) for scalar in (*losses, *common))
 
-    def _unequal(self, at: int, name: str) -> Result:
-        """A gradient that is another combination than the full batch's."""
-        mine, other = (side.facts.updates[at].gradients.get(name) for side in (self.ours, self.full))
-        location = self.updates[at].location
-        if mine is None or other is None:
-            side = "full batch" if mine is None else "micro-batches"
-            return self._open(EQ, f"{name} has a gradient only by the {side}", location)
-        window = f"the gradient of {name} in window {at + 1}"
-        left, right = self.unscaled(mine), self.unscaled(other)
-        if left is not mine:
-            window += ", before it is scaled by a norm,"
-        by, example = ratio(left, right), {"quantity": window, "weights": self._weights(left)}
+    def _sides(self, at: int, name: str) -> tuple[str, list[Combination]]:
+        """A gradient, in words, and what it is in both runs, of those that have it."""
+        both = [side.facts.updates[at].gradients.get(name) for side in (self.ours, self.full)]
+        bare = [self.unscaled(value) for value in both if value is not None]
+        scaled = any(one is not value for one, value in zip(bare, both, strict=False))
+        return f"the gradient of {name} in window {at + 1}{', before it is scaled by a norm,' * scaled}", bare
+
+    def _weighed_otherwise(self, at: int, name: str) -> Refutations:
+        """A gradient that is a multiple of the full batch's, or weighs the same samples otherwise."""
+        what, sides = self._sides(at, name)
+        if len(sides) < 2:
+            return
+        (left, right), location = sides, self.updates[at].location
+        by, example = ratio(left, right), {"quantity": what, "weights": self._weights(left)}
         if by is not None:
-            reason, line = f"{window} is {by} times the full batch's", self.facts.line or location
+            reason, line = f"{what} is {by} times the full batch's", self.facts.line or location
             example = {**example, "times_the_full_batch": str(by)}
             help = DIVIDE if by > 1 else f"{DIVIDE}, and only once: what accumulates for you may divide it too"
-            return self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
+            yield self._result(EQ, Outcome.REFUTED, reason, line, help, counterexample=example)
         far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
         if far and all(self.terms.owners[term] >= 0 for term in left):
-            reason = f"{window} weighs its samples otherwise than the full batch does"
+            reason = f"{what} weighs its samples otherwise than the full batch does"
             example = {**example, "full_batch": self._weights(right)}
-            return self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
-        reason = f"{window} was not shown to be the full batch's"
-        meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
+            yield self._result(EQ, Outcome.REFUTED, reason, location, counterexample=example)
+
+    def _unequal(self, at: int, name: str) -> Objections:
+        """A gradient that is another combination than the full batch's."""
+        (what, sides), location = self._sides(at, name), self.updates[at].location
+        if len(sides) < 2:
+            side = "micro-batches" if name in self.updates[at].gradients else "full batch"
+            yield f"{name} has a gradient only by the {side}", location
+        reason = f"{what} was not shown to be the full batch's"
+        meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for value in sides for term in value)
         if meet and self.facts.coupled is not None:
-            what, where = self.facts.coupled
-            reason = f"{reason}: samples meet in {what}"
+            how, where = self.facts.coupled
+            reason = f"{reason}: samples meet in {how}"
             if self.facts.crossed:
-                return self._open(EQ, f"{reason}, which broadcasts their rows along two axes", where, CROSSED)
-            return self._result(EQ, Outcome.OUTSIDE, reason, where, APART if "batch_norm" in what else self.help)
-        return self._open(EQ, reason, location, self.help)
+                yield f"{reason}, which broadcasts their rows along two axes", where, CROSSED
+            yield reason, where, APART if "batch_norm" in how else self.help, Outcome.OUTSIDE
+        yield reason, location, self.help
 
     def unscaled(self, value: Combination) -> Combination:
         """A gradient without the scalars by which all of its terms were multiplied, where a norm is among them."""
@@ -353,14 +309,14 @@ class Judge(Judging):
 
     def data(self, equal: Result) -> Result:
         """The samples of each window, each once."""
-        if equal.outcome is not Outcome.HOLDS:
-            return self._open(DATA, "the gradients were not shown to be the full batch's", equal.location)
-        count = sum(self.sizes) * self.ranks
-        return self._unless(DATA, self._other_samples(), f"{count} samples, each in the gradients of one window")
+        held = f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window"
+        return self.decided(DATA, iter(()), self._other_samples(equal), held)
 
-    def _other_samples(self) -> Objections:
+    def _other_samples(self, equal: Result) -> Objections:
         """What speaks against samples that are each in one window."""
         ours = self.facts
+        if equal.outcome is not Outcome.HOLDS:
+            yield "the gradients were not shown to be the full batch's", equal.location
         yield from self._counts()
         if (ours.again | self.other.again) & self.terms.reached(self._summands()):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
@@ -399,24 +355,29 @@ class Judge(Judging):
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
+        held = f"{self.asked} steps, each of one window, with the full batch's parameters"
+        return self.decided(STEPS, self._more_steps(), self._other_steps(), held)
+
+    def _more_steps(self) -> Refutations:
+        """Another number of steps than windows, by an optimizer that does not accumulate by itself."""
         made, asked = self.updates, self.asked
-        if not self.paired and self.optimizers == 1:
-            reason = f"{len(made)} optimizer steps in {asked} windows"
-            if len(made) != asked and not self.idle():
-                each, left = (self.theirs[-1].passes if self.theirs else 1), len(self.events.of(len(made), PASS))
-                rules = [ruled(update.passes, self.batches[at] * each, Event.STEP) for at, update in enumerate(made)]
-                at, why = next(((at, why) for at, why in enumerate(rules) if why), (-1, ruled(left, left, Event.END)))
-                reason, help = ": ".join(filter(None, (reason, why))), "step once after each window"
-                return self._result(STEPS, Outcome.REFUTED, reason, made[at].location, help)
-            reason = f"{reason}, and {len(self.theirs)} by the full batch; or the optimizer accumulates by itself"
-            return self._open(STEPS, reason, made[-1].location)
-        held = f"{asked} steps, each of one window, with the full batch's parameters"
-        return self._unless(STEPS, self._other_steps(), held)
+        if self.paired or self.optimizers > 1 or len(made) == asked or self.idle():
+            return
+        each, left = (self.theirs[-1].passes if self.theirs else 1), len(self.events.of(len(made), PASS))
+        rules = [ruled(update.passes, self.batches[at] * each, Event.STEP) for at, update in enumerate(made)]
+        at, why = next(((at, why) for at, why in enumerate(rules) if why), (-1, ruled(left, left, Event.END)))
+        reason = ": ".join(filter(None, (f"{len(made)} optimizer steps in {asked} windows", why)))
+        yield self._result(STEPS, Outcome.REFUTED, reason, made[at].location)
 
     def _other_steps(self) -> Objections:
         """What speaks against steps after which the parameters are the full batch's."""
         ours, full = self.facts, self.other
         last = self.updates[-1].location
+        if not self.paired and self.optimizers == 1:
+            reason = (
+                f"{len(self.updates)} optimizer steps in {self.asked} windows, and {len(self.theirs)} by the full batch"
+            )
+            yield f"{reason}; or the optimizer accumulates by itself", last
         yield from self._counts()
         if len(self.updates) != self.asked:
             yield "several optimizers step; their windows were not distinguished", last
@@ -468,32 +429,33 @@ class Judge(Judging):
 
     def stale(self) -> Result:
         """No summand of a gradient is of an earlier window."""
-        if max(self.windows) < 1:
-            return self._open(STALE, "there is one window; nothing could be left over", self.updates[0].location)
+        held = "no gradient is made of the parameters of an earlier window"
+        return self.decided(STALE, self._still_there(), self._left_over(), held)
+
+    def _again(self) -> Iterator[tuple[int, str, set[int], set[int]]]:
+        """Of each gradient the summands that an earlier one had: all of them, and those that were not read again.
+
+        With the step and the name.
+        """
         for index, (now, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             before = [u for u, number in zip(self.updates, self.windows, strict=True) if number < at]
-            old = {leaf for update in before for leaf in update.leaves}
-            read, line = self._read(index), now.location
+            read = self._read(index)
             for one, gradient in now.gradients.items():
                 earlier = next((u.gradients[one] for u in reversed(before) if one in u.gradients), {})
                 mine, older = map(self.bared, (gradient, earlier))
-                what = f"the gradient of {one} in window {at + 1}"
                 both = mine.keys() & older.keys()
                 again = {t for t in both if mine[t] == older[t] and not self.terms.samples([t]) & read}
-                kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
-                if kept and not self.idle():
-                    reason = f"{what} still has that of sample {min(self.terms.samples(kept))}, of window {at}"
-                    first = next((e.location for e in self.events.of(at, PASS)), line)
-                    return self._result(STALE, Outcome.REFUTED, reason, first, "call zero_grad() after each step")
-                carried = again | {t for t in both if mine[t] != older[t]}  # read again, and kept
-                drawn = any(self.terms.made_with(term, ("draw",)) for term in again)
-                if drawn or any(self.terms.owners[term] != NOBODY for term in carried):
-                    return self._open(STALE, f"{what} has a part of that of an earlier window", line)
-            if old & self.terms.reached(term for value in now.gradients.values() for term in value):
-                reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
-                return self._open(STALE, reason, line)
-        held = "no gradient is made of the parameters of an earlier window"
-        return self._unless(STALE, self._left_over(), held)
+                yield index, one, again | {t for t in both if mine[t] != older[t]}, again
+
+    def _still_there(self) -> Refutations:
+        """A gradient that still has that of samples of an earlier window."""
+        for index, one, _, again in self._again() if not self.idle() else ():
+            kept, at = sorted(t for t in again if self.terms.owners[t] != NOBODY), self.windows[index]
+            if kept:
+                reason = f"the gradient of {one} in window {at + 1} still has that of sample"
+                reason = f"{reason} {min(self.terms.samples(kept))}, of window {at}"
+                first = next((e.location for e in self.events.of(at, PASS)), self.updates[index].location)
+                yield self._result(STALE, Outcome.REFUTED, reason, first)
 
     def _read(self, index: int) -> set[int]:
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
@@ -503,13 +465,42 @@ class Judge(Judging):
         return self.terms.summed(root for at in between for root in self.facts.roots.get(at, []))
 
     def _left_over(self) -> Objections:
-        """What speaks against gradients that begin anew: one was there, or is made of other samples, or of none."""
+        """What speaks against gradients that begin anew: something is there, or is of other samples, or of none."""
+        if max(self.windows) < 1:
+            yield "there is one window; nothing could be left over", self.updates[0].location
+        yield from self._carried()
+        yield from self._not_of_samples()
+        for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
+            for name in mine.gradients.keys() & other.gradients.keys():
+                made = [self.terms.unscaled(update.gradients[name]) for update in (mine, other)]
+                if made[0] != made[1]:
+                    what = f"the gradient of {name} in window {at + 1}"
+                    yield f"{what} is not made of the full batch's samples", mine.location
+        yield from self._counts()
+
+    def _carried(self) -> Objections:
+        """What a gradient shares with an earlier one, or with earlier weights, and what a window began with."""
         terms = self.terms
-        for at, update in zip(self.windows, self.updates, strict=True):
+        for index, one, carried, again in self._again():
+            drawn = any(terms.made_with(term, ("draw",)) for term in again)
+            if drawn or any(terms.owners[term] != NOBODY for term in carried):
+                what = f"the gradient of {one} in window {self.windows[index] + 1}"
+                yield f"{what} has a part of that of an earlier window", self.updates[index].location
+        pairs = list(zip(self.updates, self.windows, strict=True))
+        for now, at in pairs:
+            old = {leaf for update, number in pairs if number < at for leaf in update.leaves}
+            if old & terms.reached(term for value in now.gradients.values() for term in value):
+                reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
+                yield reason, now.location
+        for update, at in pairs:
             for name, before in update.begun_with.items():
                 held = update.gradients.get(name)
                 if held is not None and {terms.bare(term)[0] for term in before} & terms.reached(held):
                     yield f"{name} had a gradient when window {at + 1} began", update.location
+
+    def _not_of_samples(self) -> Objections:
+        """Parts of a gradient that are made of no sample, but of weights and draws."""
+        terms = self.terms
         weights = {defined for update in self.updates for defined in update.after.values()}
         for at, update in enumerate(self.updates):
             for name, gradient in update.gradients.items():
@@ -517,13 +508,6 @@ class Judge(Judging):
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
                 if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     yield f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
-        for at, (mine, other) in enumerate(zip(self.updates, self.theirs, strict=False)):
-            for name in mine.gradients.keys() & other.gradients.keys():
-                made = [terms.unscaled(update.gradients[name]) for update in (mine, other)]
-                if made[0] != made[1]:
-                    what = f"the gradient of {name} in window {at + 1}"
-                    yield f"{what} is not made of the full batch's samples", mine.location
-        yield from self._counts()
 
     def _unseen(self, equal: Result) -> Objections:
         """What speaks against having seen every sum over micro-batches."""
@@ -536,20 +520,24 @@ class Judge(Judging):
 
     def clipping(self, equal: Result) -> Result:
         """No norm of a part of a window scales a gradient."""
-        if equal.outcome is Outcome.HOLDS:
-            line = self.misscaled() or self.clipped_nothing()
-            reason = "a gradient was scaled by a norm of something else than the gradients of its window"
-            held = "each gradient is that of one full batch, clipped once or not"
-            return self._unless(CLIP, iter([] if line is None else [(reason, line)]), held)
+        held = "each gradient is that of one full batch, clipped once or not"
+        if equal.outcome is not Outcome.HOLDS:
+            against = iter([("the gradients were not shown to be the full batch's", equal.location)])
+            return self.decided(CLIP, self._by_a_part(), against, held)
+        line = self.misscaled() or self.clipped_nothing()
+        reason = "a gradient was scaled by a norm of something else than the gradients of its window"
+        return self.decided(CLIP, iter(()), iter([] if line is None else [(reason, line)]), held)
+
+    def _by_a_part(self) -> Refutations:
+        """A gradient that is scaled by a norm of some samples of its window."""
         for at, (update, whole) in enumerate(zip(self.updates, self.samples, strict=True)):
             scalars = {s for value in update.gradients.values() for term in value for s in self.terms.bare(term)[1]}
             for norm in sorted(scalars & self.facts.scaled.keys()):
                 part = self.terms.samples([norm]) if self.clips(norm) and not self.endless(norm) else set()
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    location = self.facts.scaled.get(norm) or update.location
-                    return self._result(CLIP, Outcome.REFUTED, reason, location, "clip once, before the step")
-        return self._open(CLIP, "the gradients were not shown to be the full batch's", equal.location)
+                    line = self.facts.scaled.get(norm) or update.location
+                    yield self._result(CLIP, Outcome.REFUTED, reason, line)
 
     def misscaled(self) -> Location | None:
         """The step of a gradient that is scaled by a norm of others alone."""

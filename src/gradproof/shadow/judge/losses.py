@@ -28,6 +28,7 @@ from gradproof.shadow.follow.terms import (
     multiplied,
     times,
 )
+from gradproof.shadow.judge.statements import HELP, TOKENS
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import Result
 
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
     from gradproof.shadow.judge.followed import Followed
 
 
-TOKENS = "GA-TOK-001"
 RIGHT = "1/(c1 + ... + cN)"
 MEANS = "the mean of means"
-HELP = "divide the sum of the losses by the number of valid tokens of the whole window"
 CLOSE = 1e-6
 Quantity = TypeVar("Quantity", Fraction, float)
 COUNTS = (*COUNTED, "index")
@@ -332,7 +331,7 @@ class TokenJudge:
         by_losses = means and equal.outcome is Outcome.UNKNOWN and self.alone(window - 1)
         refuted = (apart or formal) and (equal.outcome is Outcome.REFUTED or by_losses)
         outcome = Outcome.REFUTED if refuted else Outcome.UNKNOWN
-        return Result(TOKENS, outcome, reason, line, HELP, equal.domain, equal.reach, {}, example)
+        return Result(TOKENS, outcome, reason, line, HELP[TOKENS], equal.domain, equal.reach, {}, example)
 
     def _number(self, part: LossPart) -> Fraction | None:
         terms = self.laws.terms

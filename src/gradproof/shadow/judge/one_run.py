@@ -17,9 +17,10 @@ from gradproof.shadow.follow.facts import DOMAIN, BackwardPass, Update, together
 from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.samples import AHEAD, MICRO
 from gradproof.shadow.follow.terms import HELP, NOBODY, NORMS, SEVERAL, TRAINED, UNIT, Combination, TimeLimit
-from gradproof.shadow.judge.by_terms import APART, CLIP, DATA, EQ, STALE, WIDTH, Ended, Judging, Objections
-from gradproof.shadow.judge.losses import TOKENS, LossPart, TokenJudge, close, near
+from gradproof.shadow.judge.by_terms import APART, Ended
+from gradproof.shadow.judge.losses import LossPart, TokenJudge, close, near
 from gradproof.shadow.judge.scale import Scale, are_means, factors_of, judged, known_numbers, said, unnamed
+from gradproof.shadow.judge.statements import CLIP, DATA, EQ, STALE, TOKENS, WIDTH, Judging, Objections, Refutations
 from gradproof.shadow.judge.weights import (
     CLAMPS,
     WindowWeights,
@@ -407,13 +408,18 @@ class OneRun(Judging):
 
     def stale(self) -> Result:
         """No summand of a gradient was computed before the step of the window before."""
-        terms = self.terms
-        if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
-            return self._open(STALE, "there is one window; nothing could be left over", self._location())
-        old, last = set[int](), dict[int, WindowWeights]()
+        held = "no gradient has a summand from before its window"
+        return self.decided(STALE, self._still_there(), self._left_over(), held)
+
+    def _older(self) -> Iterator[tuple[WindowWeights, str, bool, bool]]:
+        """Of each gradient whether it has a summand that the window before had, and one made of its weights: as it was.
+
+        Of a summand that it had the former says it where it has not been there again; the latter of any summand.
+        """
+        terms, old, last = self.terms, set[int](), dict[int, WindowWeights]()
         for now in self.windows:
-            before, last[now.step.optimizer] = last.get(now.step.optimizer), now
-            if before is None:
+            before, last[now.step.optimizer] = last.get(now.step.optimizer, now), now
+            if before is now:
                 continue
             old |= before.step.leaves
             known = dict[int, bool]()  # which terms are made of these
@@ -422,15 +428,22 @@ class OneRun(Judging):
                 mine = {terms.bare(term)[0] for term in gradient}
                 kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
-                what, line = f"the gradient of {parameter}", now.step.location
-                if any(terms.made_of(term, old, known) for term in again):
-                    reason = f"{what} still has that of the window before"
-                    return self._result(STALE, Outcome.REFUTED, reason, line, "call zero_grad() after each step")
-                if again or any(terms.made_of(term, old, known) for term in mine):
-                    return self._open(STALE, f"{what} is made of something that the window before was made of", line)
-        return self._unless(STALE, self._left_over(), "no gradient has a summand from before its window")
+                still = any(terms.made_of(term, old, known) for term in again)
+                yield now, parameter, still, bool(again) or any(terms.made_of(term, old, known) for term in mine)
+
+    def _still_there(self) -> Refutations:
+        for now, parameter, still, _ in self._older():
+            if still:
+                reason = f"the gradient of {parameter} still has that of the window before"
+                yield self._result(STALE, Outcome.REFUTED, reason, now.step.location)
 
     def _left_over(self) -> Objections:
+        if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
+            yield "there is one window; nothing could be left over", self._location()
+        for now, parameter, _, older in self._older():
+            if older:
+                what = f"the gradient of {parameter} is made of something that the window before was made of"
+                yield what, now.step.location
         owned = {name for window in self.windows for name in window.step.order}
         for window in self.windows:
             for name in window.step.begun_with:
@@ -462,14 +475,17 @@ class OneRun(Judging):
 
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""
-        for window in self.windows:
+        held = "each gradient is a sum that was scaled, or clipped, as a whole"
+        return self.decided(CLIP, self._clipped_early(), self._bent(), held)
+
+    def _clipped_early(self) -> Refutations:
+        for window in (window for window in self.windows if window.samples == window.own):
             for parameter, gradient in window.step.gradients.items():
-                for part in self._partial(window, gradient) if window.samples == window.own else ():
+                for part in self._partial(window, gradient):
                     reason = f"the gradient of {parameter} in window {window.shown}"
                     reason = f"{reason} was clipped before it was that of the whole window"
                     line = self.engine.laws.locations.get(part, window.step.location)
-                    return self._result(CLIP, Outcome.REFUTED, reason, line, "clip once, before the step")
-        return self._unless(CLIP, self._bent(), "each gradient is a sum that was scaled, or clipped, as a whole")
+                    yield self._result(CLIP, Outcome.REFUTED, reason, line)
 
     def _bent(self) -> Objections:
         """What speaks against gradients that are sums, scaled or clipped as a whole."""
@@ -518,14 +534,15 @@ class OneRun(Judging):
 
     def data(self, equal: Result) -> Result:
         """Every sample that a followed forward pass took is in the gradient of one window."""
-        if equal.outcome is not Outcome.HOLDS:
-            return self._open(DATA, "the weights of the samples were not shown to be equal", equal.location)
         count = len(set[int]().union(*(window.samples for window in self.windows)))
         left = f"; what an epoch left over was dropped: {len(self.unused)} micro-batches" if self.unused else ""
-        return self._unless(DATA, self._other_samples(), f"{count} samples, each in the gradients of one window{left}")
+        held = f"{count} samples, each in the gradients of one window{left}"
+        return self.decided(DATA, iter(()), self._other_samples(equal), held)
 
-    def _other_samples(self) -> Objections:
+    def _other_samples(self, equal: Result) -> Objections:
         """What speaks against samples that are each in one window, once."""
+        if equal.outcome is not Outcome.HOLDS:
+            yield "the weights of the samples were not shown to be equal", equal.location
         meetings, windows = self.engine.meetings, self.windows
         yield from ((REUSED + self._mode(both), at) for at, both in meetings.reused if not both & self.evaluated)
         yield from ((AGAIN, at) for at in [meetings.repeated] if at is not None)

@@ -22,16 +22,16 @@ from gradproof.shadow.follow.group import Group
 from gradproof.shadow.follow.runs import Real
 from gradproof.shadow.follow.terms import Combination, ratio
 from gradproof.shadow.follow.values import shared
-from gradproof.shadow.judge.by_terms import DATA, EQ, LOSS, WIDTH, Judge
+from gradproof.shadow.judge.by_terms import Judge
 from gradproof.shadow.judge.followed import Followed, with_numbers
 from gradproof.shadow.judge.losses import DIVIDED
+from gradproof.shadow.judge.statements import DATA, EQ, HELP, LOSS, SYNC, WIDTH
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.tape.run import Run
 
-SYNC = "GA-SYNC-001"
-HELP = {
-    SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
+OF_RANKS = {
+    **HELP,
     EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",
     DATA: "give every rank its own part of the samples",
     LOSS: "report the mean over the ranks, or the loss of the own rank",
@@ -104,7 +104,7 @@ class RankJudge:
 
     def _result(self, name: str, outcome: Outcome, reason: str, location: Location | None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
-        return Result(name, outcome, reason, location, HELP[name], DOMAIN, reach, **more)
+        return Result(name, outcome, reason, location, OF_RANKS[name], DOMAIN, reach, **more)
 
     def exchanged(self) -> list[Steps]:
         """The optimizer steps of the run by micro-batches, of every rank."""

@@ -10,11 +10,10 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.follow.facts import alike, alike_in_print, near, proportional
 from gradproof.shadow.follow.terms import Combination, added, ratio, times
-from gradproof.shadow.judge.by_terms import LOSS, Judge
+from gradproof.shadow.judge.by_terms import Judge
+from gradproof.shadow.judge.statements import HELP, LOSS
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import NO_LOSS, RECORDED, Result
-
-LOSS_HELP = "report the window's mean: the sum of the micro-batches' shares"
 
 
 class Reported(Judge):
@@ -147,7 +146,7 @@ class Reported(Judge):
         return abs(mine - other) > allowed * max(abs(mine), abs(other))
 
     def _other_loss(self, reason: str, location: Location, **numbers: float) -> Result:
-        return Result(LOSS, Outcome.REFUTED, reason, location, LOSS_HELP, "floats", RECORDED, counterexample=numbers)
+        return Result(LOSS, Outcome.REFUTED, reason, location, HELP[LOSS], "floats", RECORDED, counterexample=numbers)
 
     def _plain(self) -> Iterator[Result]:
         """Numbers that were not followed: those that go with the full batch's losses differ."""

@@ -16,6 +16,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.core.protocol import UNAPPLIED, Breaks, Event, replay
 from gradproof.shadow.judge.seen_windows import SeenWindow
+from gradproof.shadow.judge.statements import HELP, STEPS
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.calls import PASS, SCHEDULE, STEP, ZERO
@@ -23,8 +24,6 @@ from gradproof.shadow.tape.held_state import judged
 from gradproof.shadow.tape.monitor import Monitor
 from gradproof.shadow.tape.run_events import ABORTED, CHANGED, REWRITTEN, THREADS, SeenEvent
 
-NAME = "GA-INV-003"
-HELP = "step the optimizer, and the schedule, once a window, after its last micro-batch"
 APPLY = "step after the last micro-batch too, by the mean of those that are left, or zero what is left"
 UNSEEN = "gradients are applied here that no backward pass was seen to bring"
 MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
@@ -95,18 +94,18 @@ class StepRuling:
         for rule, location in self.broken():
             for excuse, _ in self._excuses(rule):
                 return self._result(Outcome.OPAQUE, f"{rule.why}, and {excuse}", location)
-            return self._result(Outcome.REFUTED, rule.why, location, APPLY if rule is UNAPPLIED else HELP)
+            return self._result(Outcome.REFUTED, rule.why, location, APPLY if rule is UNAPPLIED else HELP[STEPS])
         return self._counted()
 
     def _result(self, outcome: Outcome, why: str, location: Location | None, help: str = "") -> Result:
-        return Result(NAME, outcome, why, location, help, "events", RECORDED)
+        return Result(STEPS, outcome, why, location, help, "events", RECORDED)
 
     def broken(self) -> Iterator[tuple[Breaks, Location]]:
         """The rules that the events break. Where a library does again what a line of yours did, yours is named."""
-        yield from ((Breaks(NAME, one.reason), line) for one, line in self.held if one.wrong)
+        yield from ((Breaks(STEPS, one.reason), line) for one, line in self.held if one.wrong)
         for run, size in (run for window in self.all for run in self._runs(window)):
             last = replay([event for event, _ in run], [size])[-1]
-            if last.broken is not None and last.broken.obligation == NAME:
+            if last.broken is not None and last.broken.obligation == STEPS:
                 before, event = (run[max(0, at)][1] for at in (last.index - 1, last.index))
                 yours = event.location.via and event.kind == before.kind and not before.location.via
                 yield last.broken, (before if yours else event).location
@@ -196,7 +195,7 @@ class StepRuling:
             words = f"{len(self.windows)} steps, one for each window of {self.n} micro-batches"
             words += " or its tail" * any(w.count < self.n for w in self.windows)
             details = {"accum_steps": self.n, "inferred": self.given is None}
-            return Result(NAME, Outcome.HOLDS, words, domain="events", reach=RECORDED, details=details)
+            return Result(STEPS, Outcome.HOLDS, words, domain="events", reach=RECORDED, details=details)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
         return self._result(Outcome.UNKNOWN, why, self.steps[0].location, help)
 

@@ -36,7 +36,7 @@ from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.rows import digests
 from gradproof.shadow.follow.terms import HELP, TimeLimit
 from gradproof.shadow.follow.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
-from gradproof.shadow.judge.by_events import WithEvents, beside_refuted
+from gradproof.shadow.judge.by_events import WithEvents, beside_refuted, reported, summed
 from gradproof.shadow.judge.one_run import OneRun
 from gradproof.shadow.judge.seen_windows import left_over
 from gradproof.shadow.judge.steps import StepRuling
@@ -58,7 +58,7 @@ from gradproof.shadow.result import (
 from gradproof.shadow.tape.calls import CLIP, PASS
 from gradproof.shadow.tape.checksums import plain
 from gradproof.shadow.tape.monitor import Monitor
-from gradproof.shadow.tape.monitor_report import heard, monitored, reported
+from gradproof.shadow.tape.monitor_report import heard, monitored
 
 NO_LENGTH = "no data loader has a length; give --epoch-batches"
 MOST_AHEAD = 4096
@@ -273,7 +273,7 @@ class ScriptWatch(Monitor):
             if one.obligation not in results or results[one.obligation].outcome is not Outcome.REFUTED:
                 results[one.obligation] = one
         equal = "GA-EQ-001" in results and results["GA-EQ-001"].outcome is Outcome.HOLDS
-        sums = self.details.sums.result(FUNCTION) if self.world > 1 else None
+        sums = summed(self.details.sums, FUNCTION) if self.world > 1 else None
         others = (ruling.result(), reported(self, equal), sums)
         return results | {one.obligation: one for one in others if one is not None}
 

@@ -1,4 +1,4 @@
-"""What a monitor saw, as plain data for `gradproof-step/2`, and what it decides of the losses that were reported."""
+"""What a monitor saw, as plain data for `gradproof-step/2`, and in lines."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from gradproof.core.outcome import Outcome
 from gradproof.monitoring import Counts
-from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.tape.handed import HELP, SO_FAR, WHOLE
 from gradproof.shadow.tape.monitor import Monitor
 
 # -- What was seen, as plain data.
-REPORTED = "GA-INV-001"
 NO_EPOCH = "no DataLoader was read before a backward pass, and no --epoch-batches was given"
 READ_AHEAD = "a DataLoader was read to its end before its batches were trained on; give --epoch-batches"
 MIXED = "backward passes followed several DataLoaders in turn; give --epoch-batches"
 SEVERAL = "several optimizers step: which of them a micro-batch is for is not known"
 NO_SIZE = "the rows of a micro-batch are not known: no tensor was seen to enter a module or to leave a DataLoader"
 DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not known"
-RAGGED = "the mean over micro-batches is the window's loss only where each sample has one weight, which is not shown"
 NO_WINDOW = "no window was complete"
 
 
@@ -85,26 +80,6 @@ def epochs(monitor: Monitor) -> dict[str, Any]:
 def _row(monitor: Monitor, number: int, counts: Counts) -> dict[str, Any]:
     made = {name: getattr(counts, name) for name in ("passes", "performed", "skipped")}
     return {"optimizer": f"{number} {monitor.types[number]}", **made}
-
-
-def reported(monitor: Monitor, equal: bool) -> Result | None:
-    """What the run decides of the losses that the script reported; None where it decides nothing.
-
-    `equal`: each sample of a window is shown to have one weight.
-    HOLDS asks for every recorded window's mean; losses of micro-batches that are right are a note (`heard`)."""
-    found = [(report, *report.verdict(monitor)) for report in monitor.reports]
-    for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
-        for report, right, words in found:
-            if right is wanted:
-                help = "report the loss before its division by N" if right is False else HELP * (words == SO_FAR)
-                return Result(REPORTED, outcome, words, report.location, help, "events", RECORDED)
-    last = {id(report.window[-1]) for report, _, words in found if words == WHOLE and report.window}
-    if not found or not all(id(window[-1]) in last for window in monitor.closed):
-        return None
-    if not equal:
-        return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
-    why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
-    return Result(REPORTED, Outcome.HOLDS, why, domain="events", reach=RECORDED)
 
 
 def heard(monitor: Monitor) -> list[str]:

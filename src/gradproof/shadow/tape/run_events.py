@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location, user_location
-from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape.calls import (
     CLIP,
     PASS,
@@ -426,11 +424,6 @@ SUM = torch.distributed.ReduceOp.SUM if torch.distributed.is_available() else No
 COLLECTIVES = (
     "reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter", "reduce_scatter_tensor",
 )  # fmt: skip
-NAME = "GA-SYNC-001"
-LOCAL = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
-UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
-NO_SUM = "no sum over the ranks was seen"
-HELP = "let the last micro-batch of every window synchronise"
 
 
 @dataclass(slots=True)
@@ -557,17 +550,6 @@ class RankSums:
                 self.local = self.local or (None if one.whole else location)
             else:
                 self.unsummed = self.unsummed or location
-
-    def result(self, help: str) -> Result:
-        """GA-SYNC-001 of the recorded windows. `help`: what decides it otherwise."""
-        if self.local is not None and not self.by_hand:
-            return Result(NAME, Outcome.REFUTED, LOCAL, self.local, HELP, "events", RECORDED)
-        if not self.seen or not self.judged:
-            return Result(NAME, Outcome.UNKNOWN, NO_SUM, None, help, "events", RECORDED)
-        if self.unsummed or self.local:
-            return Result(NAME, Outcome.OPAQUE, UNSUMMED, self.unsummed or self.local, help, "events", RECORDED)
-        why = "each gradient was summed over the ranks before its step"
-        return Result(NAME, Outcome.HOLDS, why, domain="events", reach=RECORDED)
 
 
 def is_gradient(tensor: Tensor, param: Tensor) -> bool:
