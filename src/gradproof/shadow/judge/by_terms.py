@@ -7,7 +7,7 @@ obligation is not decided, and the line that couples the samples is named where 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from itertools import count
@@ -38,7 +38,6 @@ APART = (
 CROSSED = "give both the same shape, as scores (B, 1) and labels (B, 1): every sample meets every label here"
 LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
-OF_OTHERS = "a gradient is scaled by a number that is made of other samples than those of its window"
 OF_ALL = "a loss, or a gradient, is scaled by a number that was computed from more samples than a window has"
 SHOWN = 4
 FAR = Fraction(1, 1000)
@@ -196,7 +195,6 @@ class Judge(Judging):
     def _equal_by_chance(self) -> Objections:
         """What speaks against gradients that are one combination in both runs."""
         ours, full, last = self.facts, self.other, self.updates[-1].location
-        foreign = next((u for u in self.updates if self.foreign(t for g in u.gradients.values() for t in g)), None)
         chosen = self.laws.by_chance(self.run.micro_batches)
         asked = len(self.updates) == len(self.theirs) == self.asked
         made = f"{len(self.updates)} and {len(self.theirs)} optimizer steps"
@@ -204,7 +202,6 @@ class Judge(Judging):
         doubt = self.totals.doubt(plain) if plain or self.ranks == 1 else ""
         again = bool((ours.again | full.again) & self.terms.reached(self._summands()))
         for found, reason, line in (
-            (foreign, OF_OTHERS, foreign and foreign.location),
             (self._scaled_by_all_data(), OF_ALL, ours.line or self.updates[0].location),
             (doubt, doubt, ours.counted or ours.line),
             (again, "a generator draws the same numbers again, and the full batch draws others", last),
@@ -236,12 +233,6 @@ class Judge(Judging):
         by = factors[-1].pop()
         reason = f"the update is the full batch's, the gradient is {by} times it: the learning rate makes up for it"
         return self._result(EQ, Outcome.HOLDS, reason, details={"equal": "update"})
-
-    def foreign(self, summands: Iterable[int]) -> bool:
-        """Whether some terms are scaled by a number of other samples than those of all of them."""
-        bared = [self.terms.bare(term) for term in summands]
-        scalars = {scalar for _, powers in bared for scalar in powers}
-        return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
     def _scaled_by_all_data(self) -> bool:
         """Whether a number scales that was computed from all data: it may be a count, which is a window's own."""

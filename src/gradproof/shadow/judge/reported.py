@@ -56,8 +56,6 @@ class Reported(Judge):
                 return self._result(LOSS, Outcome.REFUTED, reason, self.ours.lines[at])
             if mine != other:
                 return self._unknown(f"{what} was not shown to be the full batch's")
-            if self.foreign(mine):
-                return self._unknown(f"{what} is scaled by a number that is made of other samples than its own")
         return self._result(LOSS, Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
 
     def _in_numbers(self) -> Result:
