@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -170,3 +171,38 @@ def test_inputs_that_the_buffer_cannot_hold_have_a_bound(buffer: str, inputs: st
     found = answer(Setting(4, buffer, inputs, order=order, magnitude=Fraction(magnitude)))
     assert 0 < found.attained <= found.bound
     assert math.isfinite(float(found.bound))
+
+
+def compiled_by_torchscript() -> Callable[[Tensor], Tensor]:
+    """A function with a call that the watcher has replaced; TorchScript knows its operators by identity."""
+    text = "import torch\n\n\ndef scaled(x: torch.Tensor) -> torch.Tensor:\n    return x * torch.tensor(0.5)\n"
+    names: dict[str, Any] = {"__name__": "scaled"}
+    linecache.cache["scaled.py"] = len(text), None, text.splitlines(keepends=True), "scaled.py"
+    exec(compile(text, "scaled.py", "exec"), names)
+    return cast(Callable[[Tensor], Tensor], torch.jit.script(names["scaled"]))
+
+
+def beside_a_model_without_numbers() -> Callable[[Tensor], Tensor]:
+    """The costs of a step are counted on a model of the meta device, with a backward pass."""
+    with torch.device("meta"):
+        ghost = nn.Linear(3, 2)
+        F.mse_loss(ghost(torch.randn(4, 3)), torch.zeros(4, 2)).backward()
+    return nn.Identity()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("make", [compiled_by_torchscript, beside_a_model_without_numbers])
+@pytest.mark.parametrize("share", [1, 4])
+def test_what_a_script_does_beside_its_training_ends_no_watch(make: Callable[[], Any], share: int) -> None:
+    def train() -> None:
+        then, model = make(), nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(16):
+            (F.mse_loss(then(model(torch.randn(2, 3))), torch.randn(2, 2)) / share).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = verify.watch(train, 4)
+    assert found.result("GA-EQ-001").outcome is (HOLDS if share == 4 else REFUTED), found.result("GA-EQ-001").reason
+    assert found.monitoring["effective"]["sizes"] == [2] * 4

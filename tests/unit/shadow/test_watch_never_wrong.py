@@ -194,6 +194,15 @@ DATA_WRONG = {
         "for i, (x, y) in enumerate(b for k, b in enumerate(loader) if k % 5 != 2):\n",
         "between others of its iteration",
     ),
+    "every second part of a table is dropped": (
+        "def rows(k):\n    return X[k * B :][:B], Y[k * B :][:B]\n"
+        "for i in range(12):\n    rows(2 * i); x, y = rows(2 * i + 1)\n",
+        "met nothing, and rows that it took afterwards did",
+    ),
+    "each epoch begins with batches that are dropped": (
+        "for i, (x, y) in enumerate(b for _ in range(2) for k, b in enumerate(loader) if k >= 8):\n",
+        "left out 8 of 24 batches",
+    ),
 }
 
 
@@ -213,6 +222,12 @@ DATA_RIGHT = {
     "    x, y = next(batches)\n",
     "what an epoch leaves over is read": "loader = DataLoader(Subset(data, range(40)), B)\n"
     "for i, (x, y) in enumerate(b for _ in range(3) for k, b in enumerate(loader) if k < 8):\n",
+    "an earlier run had the first batches": "for i, (x, y) in enumerate(\n"
+    "    b for epoch in range(2) for k, b in enumerate(loader) if epoch or k >= 8):\n",
+    "a part of a table is taken ahead": "def rows(k):\n    return X[k * B :][:B], Y[k * B :][:B]\n"
+    "ahead = rows(0)\nfor i in range(23):\n    (x, y), ahead = ahead, rows(i + 1)\n",
+    "one of two tables is used": "Z = X.clone()\nfor i in range(24):\n"
+    "    x, y, z = X[i * B :][:B], Y[i * B :][:B], Z[i * B :][:B]\n",
     "a batch is looked at before": "x, y = next(iter(loader))\nfor i, (x, y) in enumerate(loader):\n",
 }
 

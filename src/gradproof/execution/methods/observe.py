@@ -42,13 +42,13 @@ FIRST = 16
 @contextmanager
 def phases() -> Iterator[None]:
     """Tell every loop inside the block. What torch does is not changed."""
-    zero, clip = _told("zero", lambda *_: ()), _told("clip", lambda _, result: _number(result))
-    backward = _told("backward", lambda roots, _: _number(*roots[:1]))
+    zero, clip = _reporting("zero", lambda *_: ()), _reporting("clip", lambda _, result: _number(result))
+    backward = _reporting("backward", lambda roots, _: _number(*roots[:1]))
     with seen({ZERO: zero, CLIP: clip, PASS: backward}), steps(lambda _: None, _stepped):
         yield
 
 
-def _told(event: str, state: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _reporting(event: str, state: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Reports a call when it has returned, but for one inside another, and for gradients that are returned."""
     busy = Nested()
 

@@ -34,13 +34,14 @@ from gradproof.shadow.follow.unseen import OwnBackward, by_a_loader, digest, gen
 from gradproof.shadow.follow.values import NOUGHT, Value, shared
 from gradproof.shadow.locations import Location, by_torch, frames, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.tape.calls import Nested, params_of, states
+from gradproof.shadow.tape.calls import params_of, states
 from gradproof.shadow.tape.checksums import inside, plain
 from gradproof.shadow.tape.held_state import HeldState
 
 RANKS = "what torch.distributed does to gradients is not followed in one process; gradproof check --ranks 2 follows it"
 READS = frozenset({"_local_scalar_dense", "equal", "allclose", "is_nonzero"})
 ROWWISE = frozenset({"where", "masked_fill", "index_put", "_index_put_impl", "add", "sub", "rsub"})
+META = torch.device("meta")
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
 
 
@@ -52,7 +53,6 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         self.laws.marks = True
         self.assumed.tries = lambda: not (dist.is_available() and dist.is_initialized())
         # a rank that tries an operator by itself could wait for the others for ever
-        self.loading = Nested()  # calls of what makes a batch
         self.fetched: tuple[Any, list[Any]] = (None, [])  # the data set, and the rows that were asked for last
         self._states = dict[tuple[Any, ...], int]()  # where generators stood at a line, in a window: the micro-batch
         self.steps = self.resumed = 0
@@ -97,6 +97,11 @@ class Recorded(Samples):  # type: ignore[no-untyped-call]
         if self.closed:
             return func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
+        if all(t.is_meta for t in tensors) and (tensors or kwargs.get("device") == META):
+            out = func(*args, **kwargs)  # of a model without numbers, as one whose costs are counted
+            if self.awake and not all(t.is_meta for t in tensors_in(out)):
+                self._leave(f"{func} makes numbers of a tensor on the meta device")
+            return out
         strange = next((t for t in tensors if not plain(t)), None)
         if strange is not None and self.awake:
             self._leave(f"{func} has a tensor of the {strange.layout} layout, or of a class of its own")

@@ -63,7 +63,7 @@ class Movement:
     of the first axis of a larger tensor. `joined`: it is several, one after the other; `stacked`: one beside the other.
     `fetch`: the number of the batch of a data loader that it is; `fetches`: those that it is made of. `first`: where
     its first element lies, in bytes, for a tensor that no movement made. `outside`: the line where code outside of
-    torch made its rows. `view`: it is a part of another tensor.
+    torch made its rows. `view`: it is a part of another tensor. `used`: something that is no movement met it.
     """
 
     shape: Shape
@@ -83,6 +83,7 @@ class Movement:
     depth: int = 0
     view: bool = False
     outside: Location | None = None
+    used: bool = False
 
     def rows(self, axis: int, first: int = 0, each: int = 1) -> torch.Tensor:
         """The number of its row along an axis, for each element."""
@@ -420,6 +421,19 @@ class Rows:
         with torch.no_grad(), _disable_current_modes():
             return _hashed(ids, axis).add_(digests(tensor, axis)).tolist()
 
+    @staticmethod
+    def home(node: Movement) -> Movement:
+        """The tensor, no part of another one, that a part was taken out of."""
+        node = node.parents[0] if node.parents else node
+        while node.view and node.parents:
+            node = node.parents[0]
+        return node
+
+    def uses(self, tensor: torch.Tensor) -> None:
+        """Something met a tensor: what it was taken from is used."""
+        for one in _above(self.node(tensor)):
+            one.used = True
+
     def tables(self, tensor: torch.Tensor) -> dict[int, Movement]:
         """What a tensor was taken from, by its first byte."""
         return {one.first: one for one in _above(self.node(tensor)) if not one.parents and not one.blank}
@@ -429,9 +443,7 @@ class Rows:
         node = self.node(tensor)
         while node.taken is None and not node.chosen and node.parents:
             node = node.parents[0]
-        node = node.parents[0] if node.parents else node
-        while node.view and node.parents:
-            node = node.parents[0]
+        node = self.home(node)
         row = tensor.numel() // max(1, tensor.shape[axis])
         size = torch.Size(node.shape).numel()
         return node, size // row if row and size % row == 0 else 0

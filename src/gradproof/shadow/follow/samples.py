@@ -31,6 +31,7 @@ from gradproof.shadow.follow.unseen import call_site, digest
 from gradproof.shadow.follow.values import Value, shape_with, shared
 from gradproof.shadow.locations import Location, stated
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.tape.calls import Nested
 from gradproof.shadow.tape.checksums import plain
 
 MICRO = 1 << 20
@@ -39,6 +40,8 @@ AHEAD = 1 << 30
 """From this number on micro-batches are rows, one each, that no other has taken yet."""
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+TAKES = frozenset({"slice", "select", "index", "index_select"})
+"""Operators that take a part out of a table."""
 ROWS_OUTSIDE = "for one sample each: the rows of data that no operator of torch made:"
 ROWS_APART = "for one sample each: rows that lie in their table otherwise than others of the micro-batch in theirs:"
 Span = tuple[int, int]
@@ -105,6 +108,8 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         self._copies: list[tuple[torch.Tensor, Value]] = []  # of what was read since the last micro-batch began
         self._before_training: dict[int, Any] = {}
         self._taken, self._first_ahead = 0, 1 << 62
+        self.loading = Nested()  # calls of what makes a batch
+        self._parts: dict[tuple[int, Location, int], list[Movement]] = {}  # by window, line and table
         self._sizes = dict[str, int]()
         self._sites: dict[tuple[int, Any], tuple[Any, str, bool]] = {}
 
@@ -127,12 +132,29 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
         data = (not self.knows(t) or self.memory.of(t).data for t in given)
         if moves(spec, given) and all(data):
             self.origins.moved(func, spec, args, kwargs, out)
+            if spec.function in TAKES and not self.loading:
+                self._takes(out)
             if spec.function in ("clone", "cat", "_to_copy") and any(map(self._just_read, given)):
                 value = self.memory.read(out)
                 self._copies += [] if value is None else [(out, value)]
         elif spec.written:
             for target in spec.targets(args, kwargs):
                 self.origins.written(target)
+
+    def _takes(self, out: Any) -> None:
+        """A line took a part out of a table."""
+        if isinstance(out, torch.Tensor) and out.numel() and torch.is_grad_enabled():
+            node = self.origins.node(out)
+            if node.taken is not None or node.chosen:
+                at = len(self.facts.updates), self.location(), id(self.origins.home(node))
+                self._parts.setdefault(at, []).append(node)
+
+    def unused(self) -> Iterator[Location]:
+        """Lines that took rows of a table that nothing met, and rows that something met afterwards, in one window."""
+        for (_, line, _), own in self._parts.items():
+            last = max((at for at, node in enumerate(own) if node.used), default=0)
+            if not all(node.used for node in own[:last]):
+                yield line
 
     def _fetch_of(self, tensor: torch.Tensor) -> int | None:
         """The batch of a data loader that a tensor is made of; the last of several."""
@@ -141,6 +163,7 @@ class Samples(Engine):  # type: ignore[no-untyped-call]
     def _data(self, tensor: torch.Tensor) -> Value:
         """What is met now: a number, rows of samples, or a table."""
         plain, number = self._number(tensor), self._fetch_of(tensor)
+        self.origins.uses(tensor)
         if plain is not None:
             return plain
         if number is None and self._reads_ahead(tensor):

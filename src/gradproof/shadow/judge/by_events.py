@@ -34,6 +34,7 @@ LOCAL = "stepped on a gradient that was not summed over the ranks after the last
 UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
 NO_SUM = "no sum over the ranks was seen"
 RAGGED = "the mean over micro-batches is the window's loss only where each sample has one weight, which is not shown"
+LEFT_OUT = "a further iteration over the data loader left out {} of {} batches: no backward pass followed these"
 MAYBE = ", or were those of another pass than a micro-batch's"
 DROPPED = "{} of {} micro-batches of each window are in no gradient: backward was given one loss, divided by {}"
 OF_EVENTS = {
@@ -153,6 +154,16 @@ def reported(monitor: Monitor, equal: bool) -> Result | None:
         return Result(LOSS, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
     why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
     return Result(LOSS, Outcome.HOLDS, why, domain="events", reach=RECORDED)
+
+
+def left_out(monitor: Monitor) -> tuple[str, Location] | None:
+    """Batches that a further iteration over a data loader leaves out, with its line; the first may go on with a run."""
+    known = set[int]()
+    for it in monitor.iterations:
+        if it.loader in known and it.left_out:
+            return LEFT_OUT.format(it.left_out, it.read), it.line
+        known.add(it.loader)
+    return None
 
 
 def summed(sums: RankSums, help: str) -> Result:

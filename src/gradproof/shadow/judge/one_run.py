@@ -45,6 +45,7 @@ SKIPPED = "this batch of the data loader, between others of its iteration that w
 AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
 SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before they were met: samples meet"
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
+UNUSED = "rows that this line took out of a table met nothing, and rows that it took afterwards did"
 TWICE = "this batch of the data loader has a row that another one of this iteration has"
 REDRAWN = "a generator draws the same numbers again for another micro-batch, and the full batch draws others"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
@@ -552,6 +553,7 @@ class OneRun(Judging):
         yield from ((PARTLY, self.engine.given[number][1]) for number in sorted(own) if self.engine.partly(number))
         yield from self._equal()
         yield from self._passed_over()
+        yield from ((UNUSED, line) for line in self.engine.unused())
         for window in windows:
             yield from ((AGAIN, location) for location in window.again())
             if seen & window.samples:

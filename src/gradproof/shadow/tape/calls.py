@@ -27,6 +27,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from gradproof.shadow.ops.schema import tensors_in
+
 Replacement = Callable[..., Any]
 PASS, STEP, ZERO, CLIP, UNSCALE, SCHEDULE = (
     "backward pass", "step", "zeroing", "clip", "unscaling", "step of a schedule",
@@ -92,7 +94,12 @@ class Patches:
         self.attribute(cls, name, self.wrap(original, around))
 
     def around(self, kind: str, around: Replacement) -> None:
-        """Wrap the calls of a kind, but for steps of optimizers: of functions those by torch's own modules."""
+        """Wrap the calls of a kind, but for steps of optimizers: of functions those by torch's own modules.
+
+        A backward pass of a model without numbers, on the meta device, is none.
+        """
+        if kind == PASS:
+            around = functools.partial(_with_numbers, around)
         for owner, name in METHODS.get(kind, ()):
             for cls in all_subclasses(owner):
                 self.method(cls, name, around)
@@ -143,6 +150,12 @@ class Patches:
         for module, name, held in holding(wrappers.keys(), self._searched):
             setattr(module, name, wrappers[id(held)])
         self._functions.clear()
+
+
+def _with_numbers(around: Replacement, original: Replacement, roots: Any, *args: Any, **kwargs: Any) -> Any:
+    if any(root.is_meta for root in tensors_in(roots)):
+        return original(roots, *args, **kwargs)
+    return around(original, roots, *args, **kwargs)
 
 
 class Nested:

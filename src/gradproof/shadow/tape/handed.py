@@ -66,8 +66,8 @@ class Handed:
 
     @property
     def number(self) -> float | None:
-        """What backward was handed."""
-        return None if self.value is None else float(self.value)
+        """What backward was handed; None of a tensor without numbers."""
+        return None if self.value is None or self.value.is_meta else float(self.value)
 
     @property
     def room(self) -> float:

@@ -118,6 +118,7 @@ class Monitor(KeptWindows):
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._held = dict[Any, tuple[Iteration, int]]()
         self._iteration: Iteration | None = None
+        self.iterations = list[Iteration]()  # those that backward passes followed
         self._before, self._since = Forwards(), Forwards()  # the last backward pass, and since then
         self._scale: Any = None
         self._scaler: Any = None
@@ -238,8 +239,10 @@ class Monitor(KeptWindows):
         """
         if torch.compiler.is_compiling() or self.inside or not torch.is_grad_enabled():
             return
-        seen = self._since
-        weighs = next(module.parameters(), None) is not None
+        seen, first = self._since, next(module.parameters(), None)
+        weighs = first is not None
+        if first is not None and first.is_meta:
+            return  # its costs are counted, and it trains nothing
         if id(module) not in seen.inner:
             seen.inner.update(id(part) for part in module.modules() if part is not module)
             self.details.state.modules[id(module)] = module
@@ -253,7 +256,9 @@ class Monitor(KeptWindows):
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
         made = original(loader)
-        self._iterations[made] = Iteration(length_of(loader), held=self._held, redraws=redraws(loader))
+        self._iterations[made] = Iteration(
+            length_of(loader), held=self._held, redraws=redraws(loader), loader=id(loader)
+        )
         return made
 
     def _read(self, original: Call, iterator: Any) -> Any:
@@ -270,7 +275,7 @@ class Monitor(KeptWindows):
             raise
         found.shared = apart and iterator._num_workers > 1 and iterator._dataset_kind == _DatasetKind.Iterable
         found.collated = apart and iterator._collate_fn not in (default_collate, default_convert)
-        found.read, found.since = found.read + 1, 0
+        found.read, found.since, found.waiting = found.read + 1, 0, found.waiting + torch.is_grad_enabled()
         found.rows = rows_of(batch)
         found.sizes.add(found.rows)
         self._iteration = found
@@ -331,9 +336,8 @@ class Monitor(KeptWindows):
         self.looks.gradients(resumes, held(self.parameters()), list(self._numbers))
         self._turn()
         self._before, self._since = self._since, Forwards()
-        it.passes, it.since = it.passes + 1, it.since + 1
-        it.late += int(it.ended)
-        it.most = it.most if it.ended else max(it.most, it.since)
+        self.iterations += [] if it.passes or it is not self._iteration else [it]
+        it.followed(event.location)
         size, stated_by = self._before.size or (None, "")
         if size is None:
             size, stated_by = it.size, LOADER

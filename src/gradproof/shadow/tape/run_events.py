@@ -55,6 +55,8 @@ Kind = tuple[tuple[Act, ...], tuple[Act, ...], Noted]
 class Iteration:
     """One pass over a DataLoader, and how backward passes followed its batches. `rows`: of the last one.
 
+    `lead`: the batches until its first backward pass, `between`: the most until another one, `waiting`: since the last;
+    `loader`: whose it is, and `line`: that of its first pass.
     `held`: by what rows hold, of any data loader, the iteration and the number of the first such batch since one came
     to its end. `shared`: several workers iterate, each over a copy of one dataset. `collated`: workers put batches
     together by a function of the script's. `redraws`: rows are drawn with replacement. `data`: the data set.
@@ -74,6 +76,27 @@ class Iteration:
     collated: bool = False
     redraws: bool = False
     data: Any = None
+    loader: int = 0
+    line: Location = NOWHERE
+    lead: int = 0
+    between: int = 0
+    waiting: int = 0
+
+    def followed(self, line: Location) -> None:
+        """A backward pass follows its batches."""
+        if self.passes:
+            self.between = max(self.between, self.waiting)
+        else:
+            self.lead, self.line = self.waiting, line
+        self.passes, self.since, self.waiting = self.passes + 1, self.since + 1, 0
+        self.late += int(self.ended)
+        self.most = self.most if self.ended else max(self.most, self.since)
+
+    @property
+    def left_out(self) -> int:
+        """How many batches came before the first that was trained on, and were not, where all of them were read."""
+        first = self.lead - max(self.between, 1)
+        return first if self.complete and 1 < self.passes <= self.read - first else 0
 
     @property
     def stated(self) -> bool:
