@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.core.schemas.base import DocumentModel, Sha256, Tally
-from gradproof.report.diff_rules import ABSENT, CHECKS, SETTINGS, ChangeShape, Direction, changes, compare, present
+from gradproof.report.diff_rules import ABSENT, CHECKS, CONTRACT, RULES, SETTINGS, ChangeShape, Direction, Rule, compare
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
@@ -73,26 +73,25 @@ class Diff(DocumentModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Diff:
-        totals = _totals(self.contracts)
-        if self.totals != totals:
+        wanted = _concluded(self.contracts, self.open)
+        if self.totals != wanted["totals"]:
             raise ValueError("the totals do not count the changes")
-        wanted = _exit(totals, self.open)
-        if self.exit != wanted or self.code != EXIT_CODE[wanted]:
-            raise ValueError(f"the exit is {self.exit}, and the changes make it {wanted}")
+        if (self.exit, self.code) != (wanted["exit"], wanted["code"]):
+            raise ValueError(f"the exit is {self.exit}, and the changes make it {wanted['exit']}")
         return self
 
 
-def _totals(rows: Iterable[ComparedShape]) -> dict[Direction, int]:
-    found = [change.direction for row in rows for change in row.changes]
-    return {direction: found.count(direction) for direction in Direction}
-
-
-def _exit(totals: Mapping[Direction, int], reasons: Sequence[str]) -> Exit:
+def _concluded(rows: Iterable[ComparedShape], reasons: Sequence[str]) -> dict[str, Any]:
+    """The totals of the changes, and the exit that they and the reasons make."""
+    directions = [change.direction for row in rows for change in row.changes]
+    totals = {direction: directions.count(direction) for direction in Direction}
     undecided = totals[Direction.UNDECIDED] or reasons
-    return Exit.BROKEN if totals[Direction.WEAKENED] else Exit.OPEN if undecided else Exit.MET
+    exit_ = Exit.BROKEN if totals[Direction.WEAKENED] else Exit.OPEN if undecided else Exit.MET
+    return {"totals": totals, "exit": str(exit_), "code": EXIT_CODE[exit_]}
 
 
 # -- The two sides, read.
+OBLIGATIONS, WAIVER = "proof_obligations", ("obligation", "layer")
 Tree = Mapping[str, Any]
 
 
@@ -101,7 +100,7 @@ class Item(NamedTuple):
 
     name: str
     version: str
-    tree: Tree
+    tree: Any
     open: str = ""
 
 
@@ -116,7 +115,7 @@ class Side(NamedTuple):
 def side(path: Path) -> Side:
     """What lies at a path. Raises GradproofError GP481, and ContractErrors for a contract that is wrong."""
     if not path.is_dir():
-        return side_of(path, [path]) if path.suffix == ".json" else _side(path, "contract", [_contract_tree(path)])
+        return side_of(path, [path]) if path.suffix == ".json" else _side(path, "contract", [_contract_tree(path)], {})
     if contracts := sorted(path.glob("proofs/*/contract.yaml")):
         return _side(path, "contract", [_contract_tree(p) for p in contracts], _settings(path / "pyproject.toml"))
     return side_of(path, [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()])
@@ -124,15 +123,16 @@ def side(path: Path) -> Side:
 
 def side_of(path: Path, reports: Iterable[Path | Tree]) -> Side:
     """Reports, in files or as they are before they are written. Raises GradproofError GP481."""
-    return _side(path, "report", [_report(report) for report in reports])
+    return _side(path, "report", [_report(report) for report in reports], {})
 
 
-def _side(path: Path, kind: Literal["contract", "report"], items: Sequence[Item], settings: Tree | None = None) -> Side:
+def _side(path: Path, kind: str, items: Sequence[Item], settings: Tree) -> Side:
     found = {item.name: item for item in items}
     if len(found) < len(items) or not items:
         raise unreadable(path, "two contracts have one name" if items else "it holds no contract and no report")
-    digest = digest_of([*([i.name, i.version, i.open, i.tree] for i in items), settings or {}])
-    return Side(SideShape(path=str(path), kind=kind, digest=digest), found, settings or {})
+    digest = digest_of([*([i.name, i.version, i.open, i.tree] for i in items), settings])
+    shape = SideShape.model_validate({"path": str(path), "kind": kind, "digest": digest})
+    return Side(shape, found, settings)
 
 
 def unreadable(path: Path, why: str) -> GradproofError:
@@ -144,11 +144,16 @@ def unreadable(path: Path, why: str) -> GradproofError:
 def _trimmed(table: Tree) -> dict[str, Any]:
     """Without what says nothing: None, empty texts, lists and mappings, at every depth of mappings."""
     kept = {key: _trimmed(x) if isinstance(x, Mapping) else x for key, x in table.items()}
-    return {key: x for key, x in kept.items() if x is not None and x not in ("", [], {})}
+    return {key: x for key, x in kept.items() if x not in (None, "", [], {})}
 
 
 def _without(row: Tree, *names: str) -> dict[str, Any]:
     return {key: x for key, x in row.items() if key not in names}
+
+
+def _picked(row: Tree, must: str, may: str = "") -> dict[str, Any]:
+    """Fields of a row: those that must be there, and those that may."""
+    return {key: row[key] for key in must.split()} | {key: row[key] for key in may.split() if key in row}
 
 
 def keyed(rows: Iterable[Any], *names: str) -> dict[str, Any]:
@@ -156,13 +161,9 @@ def keyed(rows: Iterable[Any], *names: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in rows:
         base = " ".join(str(row[n]) for n in names if row.get(n)) or "unnamed"
-        numbered = (f"{base} #{number}" for number in count(2))
-        found[next(key for key in chain([base], numbered) if key not in found)] = row
+        numbered = (f"{base} #{number}" if number > 1 else base for number in count(1))
+        found[next(key for key in numbered if key not in found)] = row
     return found
-
-
-def _waivers(rows: Iterable[Any]) -> dict[str, Any]:
-    return keyed(rows, "obligation", "layer")
 
 
 def _contract_tree(path: Path) -> Item:
@@ -175,17 +176,15 @@ def _contract_tree(path: Path) -> Item:
     contract = load(path)
     _, root, _ = read(path, str(path))
     raw = root.plain(floats=False) if root is not None else {}
-    rows = zip(raw.get("proof_obligations", []), contract.obligations, strict=True)
     gate = raw.get("qa_gate") or {}
-    bugs = gate.get("seeded_bug", [])
-    gate |= {"seeded_bug": bugs if isinstance(bugs, list) else [bugs], "waivers": _waivers(gate.get("waivers", []))}
+    bugs, waivers = gate.get("seeded_bug", []), keyed(gate.get("waivers", []), *WAIVER)
     tree = {
         **raw,
         "metadata": _without(raw["metadata"], "version"),
-        "proof_obligations": {o.id: _obligation(row) for row, o in rows},
+        OBLIGATIONS: {o.id: _obligation(o.raw) for o in contract.obligations},
         **{at: {key: _check(row) for key, row in keyed(raw.get(at, []), "id").items()} for at in CHECKS},
         "kernel_structure": {"phases": keyed(raw.get("kernel_structure", {}).get("phases", []), "name")},
-        "qa_gate": gate,
+        "qa_gate": {**gate, "seeded_bug": bugs if isinstance(bugs, list) else [bugs], "waivers": waivers},
     }
     return Item(contract.id, contract.metadata.version, _trimmed(tree) | {"text": contract.digest})
 
@@ -195,17 +194,16 @@ def _obligation(row: Tree) -> dict[str, Any]:
     given = given if isinstance(given, list) else [{"value": given}]
     rows = [{**r, "role": r.get("role", "required")} for r in given]
     alone = len({r.get("dtype") for r in rows}) == len(rows)
-    tolerance = keyed(rows, *(["dtype"] if alone else ["dtype", "metric", "domain"]))
-    own = {"tolerance": tolerance, "applies_to": row.get("applies_to", "all")}
-    return {**_without(row, "id", "tolerances"), **own}
+    tolerance = keyed(rows, "dtype", *([] if alone else ["metric", "domain"]))
+    return _without(row, "id", "tolerances") | {"tolerance": tolerance, "applies_to": row.get("applies_to", "all")}
 
 
 def _check(row: Tree) -> dict[str, Any]:
     """A check of a contract. What a row of the field names as one obligation is a list of one."""
-    obligations = [*([row["obligation"]] if row.get("obligation") else []), *row.get("obligations", [])]
+    obligations = [*filter(None, [row.get("obligation")]), *row.get("obligations", [])]
     bounds = {name: _without(b, "name") for name, b in keyed(row.get("bounds", []), "name").items()}
     own = {"obligations": obligations, "expect": row.get("expect", str(Expect.HOLDS)), "bounds": bounds}
-    return {**_without(row, "id", "obligation"), **own}
+    return _without(row, "id", "obligation") | own
 
 
 def _settings(path: Path) -> Tree:
@@ -216,7 +214,7 @@ def _settings(path: Path) -> Tree:
         if not path.is_file():
             raise OSError("it is no file")
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradproof", {})
-        waivers = _waivers(table.get("waivers", []))
+        waivers = keyed(table.get("waivers", []), *WAIVER)
     except (OSError, ValueError, AttributeError, TypeError) as e:
         raise unreadable(path, f"it has no [tool.gradproof] that can be read: {e}") from e
     return _trimmed({**table, "waivers": json.loads(json.dumps(waivers, default=str))})
@@ -244,14 +242,21 @@ def _report(given: Path | Tree) -> Item:
 
 
 def _of_report(report: Tree) -> Tree:
-    contract = report["contract"]
+    contract, gate = report["contract"], report["gate"] or {}
+    shown = gate.get("falsification", {})
     tree = {
         "depends_on": contract.get("depends_on", []),
-        "gate": _gate(report["gate"]) if report["gate"] else {},
+        "gate": gate
+        and {
+            **_picked(gate, "", "id name description pass_criteria"),
+            "criteria": {c["name"]: _picked(c, "obligations met") for c in gate.get("criteria", [])},
+            "falsification": shown.get("text"),
+            "turned_red": shown.get("turned_red") is True,
+        },
         "obligations": {o["id"]: _ruled(o) for o in report["obligations"]},
         "checks": {c["id"]: _judged(c) for c in report["checks"]},
         "mutants": {m["name"]: {"killed": bool(m["killed_by"]) and not m["survived"]} for m in report["mutants"]},
-        "waivers": _waivers([_without(w, "state", "cells") for w in report.get("waivers", [])]),
+        "waivers": keyed([_without(w, "state", "cells") for w in report.get("waivers", [])], *WAIVER),
         "run_state": report["run_state"],
         "rounding": report["rounding"]["status"],
         "text": contract.get("digest", ""),
@@ -259,42 +264,31 @@ def _of_report(report: Tree) -> Tree:
     return {**_trimmed(tree), "profile": report["profile"]}
 
 
-def _gate(gate: Tree) -> dict[str, Any]:
-    shown = gate.get("falsification", {})
-    return {
-        **{k: gate.get(k) for k in ("id", "name", "description", "pass_criteria")},
-        "criteria": {c["name"]: {k: c[k] for k in ("obligations", "met")} for c in gate.get("criteria", [])},
-        "falsification": shown.get("text"),
-        "turned_red": shown.get("turned_red") is True,
-    }
-
-
 def _ruled(row: Tree) -> dict[str, Any]:
     """A row of the coverage matrix. Its reach counts where it is discharged; elsewhere the effect says enough."""
     cells = {}
     for layer, cell in row["cells"].items():
-        reach = cell.get("reach") if cell["effect"] == Effect.DISCHARGED else None
-        cells[layer] = {k: cell[k] for k in ("required", "effect")} | {"subject": cell.get("subject"), "reach": reach}
-    names = ("type", "formal", "property", "assumptions", "tolerances", "effect")
-    return {**_obligation({k: row[k] for k in names if k in row}), "cells": cells}
+        reach = "reach" if cell["effect"] == Effect.DISCHARGED else ""
+        cells[layer] = _picked(cell, "required effect", f"subject {reach}")
+    return _obligation(_picked(row, "", "type formal property assumptions tolerances effect")) | {"cells": cells}
 
 
 def _judged(row: Tree) -> dict[str, Any]:
     """A check of a report. `shown`, `taken`, `covers`, `killed` and `domain` are of evidence that counts."""
-    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "params")
-    own = {**{k: row[k] for k in names if k in row}, "subject": row.get("subject"), "required": row.get("required")}
-    own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in row["bounds"]}
-    own |= {"time_limit": row.get("time_limit"), "status": f"{row['outcome']}, {row['effect']}"}
+    names = "obligations expect strategy stubs mutants harness title kind layer params subject required"
+    bounds = {b["name"]: _picked(b, "value reason") for b in row["bounds"]}
+    own = {**_picked(row, "", names), "bounds": bounds, **_picked(row, "", "time_limit")}
+    own["status"] = f"{row['outcome']}, {row['effect']}"
     if row["effect"] != Effect.DISCHARGED:
         return own
     killed = [c["name"] for c in row["controls"] if c["killed"] is True and c["outcome"] == Outcome.REFUTED]
-    covers = {c["name"]: {"reached": c["reached"]} for c in row["covers"]}
+    covers = {c["name"]: _picked(c, "reached") for c in row["covers"]}
     more = {"shown": row["reach"], "taken": row["assumptions"], "covers": covers, "killed": killed}
-    return {**own, **more, "domain": row.get("domain")}
+    return {**own, **more, **_picked(row, "", "domain")}
 
 
 # -- Two sides compared: the changes of each contract, what semver asks of its version, and the exit.
-STEPS = ("none", "patch", "minor", "major")
+STEPS = ("lowered", "none", "patch", "minor", "major")
 NEEDED = dict(zip(Direction, ("major", "major", "minor", "patch"), strict=True))
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
@@ -306,64 +300,53 @@ def difference(old: Path, new: Path) -> Diff:
 
 def between(before: Side, after: Side) -> Diff:
     """What changed from one side to the other."""
-    reasons = list(_open(before, after))
-    pairs = [] if reasons else _pairs(before, after)
-    contracts = [_contract(*pair) for pair in pairs]
-    reasons += [item.open for pair in pairs for item in pair if item is not None and item.open]
-    if pairs and (before.settings or after.settings):
-        contracts.append(_row("pyproject.toml", "", "", list(compare(before.settings, after.settings, SETTINGS))))
-    totals = _totals(contracts)
-    exit_ = _exit(totals, reasons)
-    sides = {"old": before.shape, "new": after.shape, "contracts": contracts, "totals": totals, "open": reasons}
-    said = {"schema": DIFF, "gradproof": __version__, "exit": str(exit_), "code": EXIT_CODE[exit_]}
-    return Diff.model_validate(said | sides)
+    pairs = _pairs(before, after)
+    reasons = list(_open(before, after, pairs))
+    contracts = [] if reasons else [_compared(*pair) for pair in pairs]
+    if contracts and (before.settings or after.settings):
+        old, new = (Item("pyproject.toml", "", one.settings) for one in (before, after))
+        contracts.append(_compared(old, new, SETTINGS))
+    reasons = reasons or [item.open for pair in pairs for item in pair if item.open]
+    sides = {"old": before.shape, "new": after.shape, "contracts": contracts, "open": reasons}
+    return Diff.model_validate({"schema": DIFF, "gradproof": __version__, **sides, **_concluded(contracts, reasons)})
 
 
-def _open(before: Side, after: Side) -> Iterator[str]:
+def _pairs(before: Side, after: Side) -> list[tuple[Item, Item]]:
+    """What has one name. Two single contracts with a common obligation are one contract that was renamed."""
+    old, new = (list(one.items.values()) for one in (before, after))
+    if len(old) == len(new) == 1 and {*old[0].tree.get(OBLIGATIONS, {})} & {*new[0].tree.get(OBLIGATIONS, {})}:
+        return [(old[0], new[0])]
+    names = dict.fromkeys([*before.items, *after.items])
+    return [(before.items.get(n, Item(n, "", ABSENT)), after.items.get(n, Item(n, "", ABSENT))) for n in names]
+
+
+def _open(before: Side, after: Side, pairs: Iterable[tuple[Item, Item]]) -> Iterator[str]:
     """Why two sides cannot be compared at all."""
+    both = [(old, new) for old, new in pairs if ABSENT not in (old.tree, new.tree)]
     if before.shape.kind != after.shape.kind:
         yield f"{before.shape.kind} and {after.shape.kind} do not say the same things"
-    elif not (set(before.items) & set(after.items)) and not _alone(before, after):
+    elif not both:
         yield f"no contract is on both sides: {', '.join(before.items)}; {', '.join(after.items)}"
-    for name in before.items.keys() & after.items.keys():
-        one, other = before.items[name].tree.get("profile"), after.items[name].tree.get("profile")
-        if one != other and not (before.items[name].open or after.items[name].open):
-            yield f"{name}: a report of profile {one} and one of profile {other} demand different things"
+    for old, new in both:
+        one, other = old.tree.get("profile"), new.tree.get("profile")
+        if one != other and not (old.open or new.open):
+            yield f"{new.name}: a report of profile {one} and one of profile {other} demand different things"
 
 
-def _alone(before: Side, after: Side) -> bool:
-    """Two single contracts under different names are one contract that was renamed, where an obligation is on both."""
-    if before.shape.kind != "contract" or len(before.items) != 1 or len(after.items) != 1:
-        return False
-    one, other = (next(iter(s.items.values())).tree.get("proof_obligations", {}) for s in (before, after))
-    return bool(set(one) & set(other))
-
-
-def _pairs(before: Side, after: Side) -> list[tuple[Item | None, Item | None]]:
-    if _alone(before, after):
-        return list(zip(before.items.values(), after.items.values(), strict=True))
-    return [(before.items.get(name), after.items.get(name)) for name in dict.fromkeys([*before.items, *after.items])]
-
-
-def _contract(old: Item | None, new: Item | None) -> ComparedShape:
-    """One contract. One that is gone or new is one change."""
-    name = next(item.name for item in (new, old) if item)
-    if not old or not new:
-        found = list(changes("contract", name, present("it" if old else ABSENT, "it" if new else ABSENT)))
+def _compared(old: Item, new: Item, rules: tuple[Rule, ...] = RULES) -> ComparedShape:
+    """One contract, or the settings. A contract that is gone or new is one change."""
+    if ABSENT in (old.tree, new.tree):
+        found = [*compare(old.tree, new.tree, CONTRACT, (new.name,))]
     else:
-        found = [] if old.open or new.open else list(compare(old.tree, new.tree))
-    if any(c.of == "claim" and c.place != "text" for c in found):
-        found = [c for c in found if c.place != "text"]
-    return _row(name, old.version if old else "", new.version if new else "", found)
-
-
-def _row(name: str, old: str, new: str, found: Sequence[ChangeShape]) -> ComparedShape:
-    ranked = sorted(found, key=lambda c: list(Direction).index(c.direction))
-    needed = max((NEEDED[c.direction] for c in found if c.of == "claim"), key=STEPS.index, default="none")
-    up = raised(old, new)
-    enough = None if up is None else up != "lowered" and STEPS.index(up) >= STEPS.index(needed)
-    version = {"old": old, "new": new, "needed": needed, "raised": up, "accordingly": enough}
-    return ComparedShape.model_validate({"contract": name, "version": version, "changes": ranked})
+        found = [] if old.open or new.open else [*compare(old.tree, new.tree, rules)]
+    claimed = any(c.of == "claim" and c.place != "text" for c in found)  # a changed claim changes the text
+    found = [c for c in found if not claimed or (c.kind, c.place) != ("words", "text")]
+    found.sort(key=lambda c: list(Direction).index(c.direction))
+    needed = next((NEEDED[c.direction] for c in found if c.of == "claim"), "none")
+    up = raised(old.version, new.version)
+    enough = None if up is None else STEPS.index(up) >= STEPS.index(needed)
+    version = {"old": old.version, "new": new.version, "needed": needed, "raised": up, "accordingly": enough}
+    return ComparedShape.model_validate({"contract": new.name, "version": version, "changes": found})
 
 
 def raised(old: str, new: str) -> str | None:
@@ -371,5 +354,5 @@ def raised(old: str, new: str) -> str | None:
     before, after = ([*map(int, m.groups())] if (m := _VERSION.fullmatch(text)) else [] for text in (old, new))
     if not before or not after:
         return None
-    parts = zip(STEPS[:0:-1], before, after, strict=True)
+    parts = zip(STEPS[:1:-1], before, after, strict=True)
     return "lowered" if after < before else next((name for name, a, b in parts if a != b), "none")

@@ -5,9 +5,10 @@ A field without a row is undecided when it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from gradproof.contract.schema import KEYS
@@ -44,59 +45,49 @@ class ChangeShape(DocumentModel):
 ABSENT = object()
 W, S, N, U = Direction.WEAKENED, Direction.STRENGTHENED, Direction.NEUTRAL, Direction.UNDECIDED
 Way = tuple[Direction, str]
+SAME: Way = N, "rewritten"
 Found = tuple[Direction, str, Any, Any]
 Order = Callable[[Any, Any], Iterable[Found]]
 
 
-def always(way: Direction, word: str) -> Order:
+def _always(way: Direction, word: str, old: Any, new: Any) -> Iterator[Found]:
     """Every change is of one direction."""
-    return lambda old, new: [(way, word, old, new)]
+    yield way, word, old, new
 
 
-def presence(dropped: Direction, new: Direction) -> Order:
-    """By whether something is there."""
-    return lambda a, b: [(dropped, "dropped", a, b) if b is ABSENT else (new, "new", a, b)]
-
-
-def each(dropped: Direction, added: Direction) -> Order:
+def _each(dropped: Direction, added: Direction, old: Any, new: Any) -> Iterator[Found]:
     """By the elements of a list."""
-
-    def order(old: Any, new: Any) -> Iterator[Found]:
-        before, after = _elements(old), _elements(new)
-        yield from ((dropped, "dropped", x, ABSENT) for x in before if x not in after)
-        yield from ((added, "added", ABSENT, x) for x in after if x not in before)
-        if sorted(before) == sorted(after):
-            yield N, "reordered", old, new
-
-    return order
-
-
-def _elements(value: Any) -> list[str]:
-    rows = [] if value is ABSENT else value if isinstance(value, list) else [value]
-    return list(dict.fromkeys(map(_text, rows)))
+    rows = ([] if x is ABSENT else x if isinstance(x, list) else [x] for x in (old, new))
+    before, after = (dict.fromkeys(map(_text, row)) for row in rows)
+    yield from ((dropped, "dropped", x, ABSENT) for x in before if x not in after)
+    yield from ((added, "added", ABSENT, x) for x in after if x not in before)
+    if before == after:
+        yield N, "reordered", old, new
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
-def ordered(key: Callable[[Any], Any], less: Way, more: Way, same: Way = (N, "rewritten")) -> Order:
-    """By a key of each value. Where there is none the change is undecided."""
+def _by(key: Callable[[Any], Any], ways: Sequence[Way], old: Any, new: Any) -> Iterator[Found]:
+    """By a key of each value. `ways`: where the keys are the same, where the new one is more, where it is less.
 
-    def order(old: Any, new: Any) -> Iterator[Found]:
-        try:
-            before, after = key(old), key(new)
-            way = less if after < before else more if after > before else same
-        except (ValueError, ZeroDivisionError, TypeError):
-            way = (U, "changed")
-        yield *way, old, new
+    Where there is no key the change is undecided.
+    """
+    try:
+        before, after = key(old), key(new)
+        yield *ways[(after > before) - (after < before)], old, new
+    except (ValueError, ZeroDivisionError, TypeError):
+        yield U, "changed", old, new
 
-    return order
+
+def _number(value: Any) -> Fraction:
+    return Fraction(str(value))
 
 
 def ranked(*names: Any, worse: str = "lowered", better: str = "raised") -> Order:
     """By place in `names`, the weakest first. What is absent stands below them."""
-    return ordered([ABSENT, *names].index, (W, worse), (S, better), (S, better))
+    return partial(_by, [ABSENT, *names].index, ((S, better), (S, better), (W, worse)))
 
 
 def asked(old: Any, new: Any) -> Iterable[Found]:
@@ -104,116 +95,92 @@ def asked(old: Any, new: Any) -> Iterable[Found]:
     return larger(*(0 if x is ABSENT else x for x in (old, new)))
 
 
+def _where(test: Callable[[Any], bool], one: Order, other: Order, old: Any, new: Any) -> Iterable[Found]:
+    """By `one` where a side passes the test, else by the other."""
+    return (one if test(old) or test(new) else other)(old, new)
+
+
 def status(old: Any, new: Any) -> Iterable[Found]:
     """`OUTCOME, EFFECT`: by the effect; another outcome of the same effect is neither."""
     before, after = (x.rpartition(", ")[2] for x in (old, new))
-    return [(N, "changed", old, new)] if before == after else by_effect(before, after)
+    return by_effect(before, after) if before != after else [(N, "changed", old, new)]
 
 
-def where(test: Callable[[Any], bool], one: Order, other: Order) -> Order:
-    """By `one` where a side passes the test, else by the other."""
-    return lambda old, new: (one if test(old) or test(new) else other)(old, new)
-
-
-words, undecided = always(N, "reworded"), always(U, "changed")
-present, excuse, unclear = PRESENCE = presence(W, S), presence(S, W), presence(U, U)
-more, fewer = each(W, S), each(S, W)
-larger = ordered(lambda x: Fraction(str(x)), (W, "smaller"), (S, "larger"))
-tighter = ordered(lambda x: Fraction(str(x)), (S, "tighter"), (W, "looser"))
-smaller = where(lambda x: x is ABSENT, present, tighter)  # none is no promise
-data = where(lambda x: x is not ABSENT and not isinstance(x, list), undecided, more)
-later = ordered(str.__str__, (S, "sooner"), (W, "later"))  # a last day, ISO 8601
+words, undecided = partial(_always, N, "reworded"), partial(_always, U, "changed")
+more, fewer = partial(_each, W, S), partial(_each, S, W)
+present, excuse, unclear = PRESENCE = [
+    partial(_by, lambda x: x is not ABSENT, ((U, "changed"), (come, "new"), (gone, "dropped")))
+    for gone, come in ((W, S), (S, W), (U, U))
+]
+larger = partial(_by, _number, (SAME, (S, "larger"), (W, "smaller")))
+tighter = partial(_by, _number, (SAME, (W, "looser"), (S, "tighter")))
+later = partial(_by, str.__str__, (SAME, (W, "later"), (S, "sooner")))  # a last day, ISO 8601
+smaller = partial(_where, lambda x: x is ABSENT, present, tighter)  # none is no promise
+data = partial(_where, lambda x: x is not ABSENT and not isinstance(x, list), undecided, more)
 by_reach = ranked(*map(str, reversed(Reach)))
 by_expect = ranked(str(Expect.REFUTED), str(Expect.HOLDS), worse="flipped", better="flipped")
 by_effect = ranked("BROKEN", "OPEN", "DISCHARGED", worse="worse", better="better")
 yes = ranked(False, True, worse="lost", better="gained")
 
-# -- The rows: an order, what a change is called (without a word: as its field), and places. The first row that matches
-# counts. Steps: `*` is any name, `a|b` one of two, `**` all that is below. A row of PRESENCE says what it means that an
-# item is there or not; where it is on both sides, its fields are compared.
-Row = tuple[Order, str, str]
+# -- The rules: for each order, what a change is called (without a word: as its field), and places; the first that
+# matches counts. Steps: `*` is any name, `a|b` one of two, `**` all that is below. An order of PRESENCE says what it
+# means that an item is there or not; where it is on both sides, its fields are compared.
 CHECKS = ("stubs", "kani_harnesses", "step_proofs", "falsification_tests")
 CHECK = f"{'|'.join(CHECKS)}|checks.*"
 OBLIGATION = "proof_obligations|obligations.*"
 TOLERANCE = f"{OBLIGATION}.tolerance.*"
-
-CLAIMS: tuple[Row, ...] = (
-    (present, "check", CHECK),
-    (more, "obligation of a check", f"{CHECK}.obligations"),
-    (by_expect, "expect", f"{CHECK}.expect"),
-    (unclear, "named bound", f"{CHECK}.bounds.*"),
-    (larger, "bound", f"{CHECK}.bound {CHECK}.bounds.*.value"),
-    (more, "mutant", f"{CHECK}.mutants"),
-    (present, "mutant", "mutants.*"),
-    (fewer, "stub", f"{CHECK}.stubs"),
-    (fewer, "assumption", f"{CHECK}.assumptions {OBLIGATION}.assumptions equations.*.assumptions|preconditions"),
-    (data, "parameter", f"{CHECK}.params.**"),
-    (more, "format", f"{CHECK}.formats"),
-    (more, "lemma", f"{CHECK}.lemmas"),
-    (yes, "required", f"{CHECK}.required"),
-    (undecided, "", f"{CHECK}.subject|strategy|solver|stub"),
-    (words, "words", f"{CHECK}.harness|time_limit|note|property|rule|prediction|test|if_fails|title"),
-    (present, "obligation", OBLIGATION),
-    (present, "tolerance", TOLERANCE),
-    (smaller, "tolerance", f"{TOLERANCE}.value"),
-    (ranked("reported", "required"), "tolerance", f"{TOLERANCE}.role"),
-    (undecided, "tolerance", f"{TOLERANCE}.dtype|metric|domain"),
-    (more, "layer", f"{OBLIGATION}.layers.* qa_gate.least.*.layers require.*.layers"),
-    (yes, "layer", f"{OBLIGATION}.cells.*.required"),
-    (undecided, "subject", f"subjects.** {OBLIGATION}.subjects.** {OBLIGATION}.cells.*.subject"),
-    (undecided, "", f"{OBLIGATION}.type|formal|applies_to|lean|requires|applies_to_phase|parent_contract"),
-    (more, "dependency", "metadata.depends_on depends_on"),
-    (more, "free input", "inputs.of"),
-    (excuse, "fixed input", "inputs.fixed.*"),
-    (undecided, "fixed input", "inputs.fixed.*.value"),
-    (present, "equation", "equations.*"),
-    (more, "invariant", "equations.*.invariants"),
-    (more, "postcondition", "equations.*.postconditions"),
-    (undecided, "equation", "equations.*.formula|domain|codomain|assumes|guarantees"),
-    (present, "phase", "kernel_structure.phases.*"),
-    (undecided, "phase", "kernel_structure.phases.*.invariant"),
-    (present, "enforcement", "enforcement.*"),
-    (words, "words", "enforcement.*.description|reference"),
-    (undecided, "enforcement", "enforcement.*.**"),
-    (undecided, "dispatch", "simd_dispatch.**"),
-    (present, "gate", "qa_gate|gate"),
-    (undecided, "gate", "qa_gate|gate.id"),
-    (present, "criterion", "gate.criteria.*"),
-    (more, "criterion", "qa_gate.checks qa_gate.criteria.* gate.criteria.*.obligations"),
-    (more, "seeded bug", "qa_gate.seeded_bug"),
-    (more, "required justification", "qa_gate.require.*"),
-    (by_reach, "required reach", "qa_gate.least.*.reach.* require.*.reach.*"),
-    (asked, "required bound", "qa_gate.least.*.bounds.* require.*.bounds.*"),
-    (smaller, "age of evidence", "qa_gate.gpu_max_age_days gpu-max-age-days"),
-    (excuse, "waiver", "qa_gate.waivers.* waivers.*"),
-    (later, "waiver", "qa_gate.waivers.*.expires waivers.*.expires"),
-    (undecided, "waiver", "qa_gate.waivers.*.obligation|layer waivers.*.obligation|layer"),
-    (words, "words", "qa_gate.waivers.*.owner|reason waivers.*.owner|reason"),
-    (words, "words", f"{CHECK}.bounds.*.reason {TOLERANCE}.reason inputs.fixed.*.reason {OBLIGATION}.property"),
-    (words, "words", "metadata.version|created|author|description|references kernel_structure.phases.*.description"),
-    (words, "words", "qa_gate|gate.name|description|pass_criteria|falsification"),
-    (words, "words", "verification_summary.** text jobs|time-limit"),
-    (ranked("ci", "release"), "profile", "profile"),
-    (present, "baseline", "baseline"),
-)
-EVIDENCE: tuple[Row, ...] = (
-    (undecided, "", f"{CHECK}.kind|layer|domain"),
-    (status, "outcome", f"{CHECK}.status"),
-    (by_effect, "outcome", f"{OBLIGATION}.effect {OBLIGATION}.cells.*.effect"),
-    (yes, "outcome", "gate.criteria.*.met gate.turned_red"),
-    (by_reach, "reach", f"{CHECK}.shown {OBLIGATION}.cells.*.reach"),
-    (fewer, "assumption", f"{CHECK}.taken"),
-    (present, "cover", f"{CHECK}.covers.*"),
-    (yes, "cover", f"{CHECK}.covers.*.reached"),
-    (more, "kill", f"{CHECK}.killed"),
-    (yes, "kill", "mutants.*.killed"),
-    (ranked("partial", "complete"), "run", "run_state"),
-    (ranked("absent", "rejected", "stale", "fresh"), "document", "rounding"),
-)
+CLAIMS: dict[Order, str] = {
+    present: f"""check: {CHECK}; obligation: {OBLIGATION}; tolerance: {TOLERANCE}; mutant: mutants.*;
+        equation: equations.*; phase: kernel_structure.phases.*; enforcement: enforcement.*; gate: qa_gate|gate;
+        criterion: gate.criteria.*; baseline: baseline""",
+    excuse: "fixed input: inputs.fixed.*; waiver: qa_gate.waivers.* waivers.*",
+    unclear: f"named bound: {CHECK}.bounds.*",
+    more: f"""obligation of a check: {CHECK}.obligations; mutant: {CHECK}.mutants; format: {CHECK}.formats;
+        lemma: {CHECK}.lemmas; layer: {OBLIGATION}.layers.* qa_gate.least.*.layers require.*.layers;
+        dependency: metadata.depends_on depends_on; free input: inputs.of; invariant: equations.*.invariants;
+        postcondition: equations.*.postconditions; seeded bug: qa_gate.seeded_bug;
+        criterion: qa_gate.checks qa_gate.criteria.* gate.criteria.*.obligations;
+        required justification: qa_gate.require.*""",
+    fewer: f"""stub: {CHECK}.stubs;
+        assumption: {CHECK}.assumptions {OBLIGATION}.assumptions equations.*.assumptions|preconditions""",
+    data: f"parameter: {CHECK}.params.**",
+    larger: f"bound: {CHECK}.bound {CHECK}.bounds.*.value",
+    smaller: f"tolerance: {TOLERANCE}.value; age of evidence: qa_gate.gpu_max_age_days gpu-max-age-days",
+    asked: "required bound: qa_gate.least.*.bounds.* require.*.bounds.*",
+    later: "waiver: qa_gate.waivers.*.expires waivers.*.expires",
+    by_reach: "required reach: qa_gate.least.*.reach.* require.*.reach.*",
+    by_expect: f"expect: {CHECK}.expect",
+    yes: f"required: {CHECK}.required; layer: {OBLIGATION}.cells.*.required",
+    ranked("reported", "required"): f"tolerance: {TOLERANCE}.role",
+    ranked("ci", "release"): "profile: profile",
+    words: f"""words: {CHECK}.harness|time_limit|note|property|rule|prediction|test|if_fails|title
+        {CHECK}.bounds.*.reason {OBLIGATION}.property {TOLERANCE}.reason inputs.fixed.*.reason
+        metadata.version|created|author|description|references kernel_structure.phases.*.description
+        enforcement.*.description|reference qa_gate|gate.name|description|pass_criteria|falsification
+        qa_gate.waivers.*.owner|reason waivers.*.owner|reason verification_summary.** text jobs|time-limit""",
+    undecided: f""": {CHECK}.subject|strategy|solver|stub
+        {OBLIGATION}.type|formal|applies_to|lean|requires|applies_to_phase|parent_contract;
+        tolerance: {TOLERANCE}.dtype|metric|domain; gate: qa_gate|gate.id; fixed input: inputs.fixed.*.value;
+        subject: subjects.** {OBLIGATION}.subjects.** {OBLIGATION}.cells.*.subject; dispatch: simd_dispatch.**;
+        equation: equations.*.formula|domain|codomain|assumes|guarantees; phase: kernel_structure.phases.*.invariant;
+        enforcement: enforcement.*.**; waiver: qa_gate.waivers.*.obligation|layer waivers.*.obligation|layer""",
+}
+EVIDENCE: dict[Order, str] = {
+    status: f"outcome: {CHECK}.status",
+    by_effect: f"outcome: {OBLIGATION}.effect {OBLIGATION}.cells.*.effect",
+    by_reach: f"reach: {CHECK}.shown {OBLIGATION}.cells.*.reach",
+    present: f"cover: {CHECK}.covers.*",
+    more: f"kill: {CHECK}.killed",
+    fewer: f"assumption: {CHECK}.taken",
+    yes: f"outcome: gate.criteria.*.met gate.turned_red; cover: {CHECK}.covers.*.reached; kill: mutants.*.killed",
+    ranked("partial", "complete"): "run: run_state",
+    ranked("absent", "rejected", "stale", "fresh"): "document: rounding",
+    undecided: f": {CHECK}.kind|layer|domain",
+}
 
 
 class Rule(NamedTuple):
-    """A row at one place. `steps`: for each step, the names that match."""
+    """An order at one place. `steps`: for each step, the names that match."""
 
     steps: tuple[tuple[str, ...], ...]
     order: Order
@@ -221,24 +188,27 @@ class Rule(NamedTuple):
     of: Kind = "claim"
 
     def matches(self, path: tuple[str, ...]) -> bool:
-        """Whether it is the row of this place."""
-        long = len(path) == len(self.steps) or (len(path) > len(self.steps) and self.steps[-1] == ("**",))
-        return long and all(names[0] in ("*", "**") or x in names for names, x in zip(self.steps, path, strict=False))
+        """Whether it is the rule of this place."""
+        here = path[: len(self.steps)] if self.steps[-1] == ("**",) else path
+        pairs = zip(self.steps, here, strict=False)
+        return len(here) == len(self.steps) and all(names[0] in ("*", "**") or x in names for names, x in pairs)
 
 
-def _rules(rows: tuple[Row, ...], of: Kind) -> Iterator[Rule]:
-    for order, kind, places in rows:
-        for place in places.split():
-            yield Rule(tuple(tuple(step.split("|")) for step in place.split(".")), order, kind, of)
+def _rules(rows: Mapping[Order, str], of: Kind) -> Iterator[Rule]:
+    for order, text in rows.items():
+        for kind, places in (entry.split(":") for entry in text.split(";")):
+            for place in places.split():
+                yield Rule(tuple(tuple(step.split("|")) for step in place.split(".")), order, kind.strip(), of)
 
 
 RULES = (*_rules(CLAIMS, "claim"), *_rules(EVIDENCE, "evidence"))
 SETTINGS = tuple(rule for rule in RULES if set(rule.steps[0]) <= set(KEYS))
+CONTRACT = (Rule((("*",),), present, "contract"),)
 OTHER = Rule((("**",),), undecided, "other")
 
 
 def rule_of(rules: tuple[Rule, ...], path: tuple[str, ...]) -> Rule:
-    """The first row of a table for a path."""
+    """The first rule of a table for a path."""
     return next((rule for rule in rules if rule.matches(path)), OTHER)
 
 
@@ -251,9 +221,8 @@ def compare(old: Any, new: Any, rules: tuple[Rule, ...] = RULES, path: tuple[str
     """Every difference of two trees of plain data, in the order of the old one."""
     if old is new or (type(old) is type(new) and old == new):
         return
-    rule = rule_of(rules, path)
-    there = [x for x in (old, new) if x is not ABSENT]
-    order, item = rule.order, rule.order in PRESENCE
+    rule, there = rule_of(rules, path), [x for x in (old, new) if x is not ABSENT]
+    item = rule.order in PRESENCE
     if item and len(there) == 1:
         old, new = (x if x is ABSENT else "it" for x in (old, new))
     elif (item or rule.steps[-1] == ("**",)) and all(isinstance(x, Mapping) for x in there):
@@ -263,17 +232,11 @@ def compare(old: Any, new: Any, rules: tuple[Rule, ...] = RULES, path: tuple[str
             was, now = (x if x is ABSENT else x.get(key, ABSENT) for x in (old, new))
             yield from compare(was, now, rules, (*path, str(key)))
         return
-    elif item:
-        order = undecided
-    yield from changes(rule.kind or path[-1], ".".join(path), order(old, new), rule.of)
+    kind, place = rule.kind or path[-1], ".".join(path)
+    for way, word, *sides in rule.order(old, new):
+        was, now = (None if x is ABSENT else _text(x) for x in sides)
+        yield ChangeShape(kind=kind, place=place, direction=way, word=word, old=was, new=now, of=rule.of)
 
 
 def _discharged(row: Mapping[str, Any]) -> bool:
     return (row.get("effect") or str(row.get("status")).rpartition(", ")[2]) == Effect.DISCHARGED
-
-
-def changes(kind: str, place: str, found: Iterable[Found], of: Kind = "claim") -> Iterator[ChangeShape]:
-    """Differences at a place, both sides as text."""
-    for way, word, *sides in found:
-        old, new = (None if x is ABSENT else _text(x) for x in sides)
-        yield ChangeShape(kind=kind, place=place, direction=way, word=word, old=old, new=new, of=of)
