@@ -6,15 +6,15 @@ A problem has a code of `gradproof explain`. Whatever is not an ordinary file or
 from __future__ import annotations
 
 import base64
-import hashlib
 import importlib.metadata
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -34,7 +34,9 @@ MANIFEST = "MANIFEST.json"
 ENVELOPE = "MANIFEST.dsse.json"
 """The signature over the manifest: beside the manifest the one file that no manifest lists."""
 SAYS = "The evidence in this folder supports the verdicts in reports/, as far as each check reaches."
+Json = dict[str, Any]
 Text = Annotated[str, Field(min_length=1)]
+Shape = TypeVar("Shape", bound=DocumentModel)
 
 
 class ManifestEntry(DocumentModel):
@@ -81,6 +83,32 @@ class Manifest(DocumentModel):
     files: list[ManifestEntry]
 
 
+REFUSALS: Mapping[str, tuple[str, str]] = {
+    "GP440": ("a new or an empty folder", "name another folder"),
+    "GP442": ("the wheel whose files the evidence rests on",
+              "build the wheel of the sources that ran, or run the checks with that wheel installed"),
+    "GP443": ("a bundle of evidence", "name a folder that gradproof attest wrote, whole"),
+    "GP444": (BUNDLE, "judge it with the release of gradproof that wrote it"),
+    "GP475": ("an ed25519 key in PEM",
+              "make one with openssl genpkey -algorithm ed25519, and its public half with openssl pkey -pubout"),
+}  # fmt: skip
+"""Code -> what was expected, and the help, where a folder, a wheel, a manifest or a key is refused."""
+
+
+def refused(code: str, place: Path, found: str) -> GradproofError:
+    """The error that a folder, a wheel, a manifest or a key at `place` is refused with."""
+    return GradproofError(code, found, *REFUSALS[code], str(place))
+
+
+def shaped(kind: type[Shape], data: Any) -> Shape:
+    """Plain data as a document. Raises ValueError with the first place that is wrong."""
+    try:
+        return kind.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+
+
 # -- What a bundle says of the installation: distributions with the digests of their own file lists, and the wheel.
 def ran_on() -> dict[str, Any]:
     """This machine's versions, and every installed distribution: version, and sha256 of its RECORD (null without)."""
@@ -88,37 +116,24 @@ def ran_on() -> dict[str, Any]:
     for one in importlib.metadata.distributions():
         name, record = one.metadata["Name"], one.read_text("RECORD")
         if name and normal(name) not in found:
-            digest = hashlib.sha256(record.encode()).hexdigest() if record else None
+            digest = sha256(record.encode()).hexdigest() if record else None
             found[normal(name)] = {"version": one.version, "record_sha256": digest}
     return {"environment": environment(), "distributions": dict(sorted(found.items()))}
 
 
 def wheel_of(path: Path, files: Mapping[str, str]) -> Wheel:
     """The wheel, if it holds every file of the engine in `files`, as it ran. Raises GradproofError GP442."""
+    inside = {key: f"gradproof/{key[3:]}" for key, digest in files.items() if key.partition(":")[0] == "gp" and digest}
     try:
         with zipfile.ZipFile(path) as held:
             members = set(held.namelist())
-            other = [key for key, digest in files.items() if not _holds(held, members, key, digest)]
-        size = path.stat().st_size
-        digest = sha256_of(path)
+            ran = {key: sha256(held.read(name)).hexdigest() for key, name in inside.items() if name in members}
+        wheel = Wheel(name=path.name, sha256=sha256_of(path), bytes=path.stat().st_size)
     except (OSError, zipfile.BadZipFile) as error:
-        raise _refused(path, f"it is no wheel that can be read: {error}") from error
-    if other:
-        raise _refused(path, f"{len(other)} files that ran are not in it as they ran, {other[0]} first")
-    return Wheel(name=path.name, sha256=digest, bytes=size)
-
-
-def _holds(held: zipfile.ZipFile, members: set[str], key: str, digest: str) -> bool:
-    kind, _, name = key.partition(":")
-    if kind != "gp" or not digest:
-        return True
-    inside = f"gradproof/{name}"
-    return inside in members and hashlib.sha256(held.read(inside)).hexdigest() == digest
-
-
-def _refused(path: Path, found: str) -> GradproofError:
-    help = "build the wheel of the sources that ran, or run the checks with that wheel installed"
-    return GradproofError("GP442", found, "the wheel whose files the evidence rests on", help, str(path))
+        raise refused("GP442", path, f"it is no wheel that can be read: {error}") from error
+    if other := [key for key in inside if ran.get(key) != files[key]]:
+        raise refused("GP442", path, f"{len(other)} files that ran are not in it as they ran, {other[0]} first")
+    return wheel
 
 
 _APART = (MANIFEST, ENVELOPE)
@@ -140,7 +155,7 @@ class BundleProblem:
 def entry_of(root: Path, path: str) -> ManifestEntry:
     """The entry of a file as it is now. Raises OSError."""
     with (root / path).open("rb") as f:
-        return ManifestEntry(path=path, sha256=hashlib.file_digest(f, "sha256").hexdigest(), bytes=f.tell())
+        return ManifestEntry(path=path, sha256=file_digest(f, "sha256").hexdigest(), bytes=f.tell())
 
 
 def entries(root: Path) -> list[ManifestEntry]:
@@ -148,11 +163,10 @@ def entries(root: Path) -> list[ManifestEntry]:
 
     Raises ValueError for what is no plain file.
     """
-    found = list(walk(root))
-    strange = [name for name, kind in found if kind != "file"]
-    if strange:
-        raise ValueError(f"{strange[0]} is no plain file")
-    return [entry_of(root, name) for name in sorted(n for n, _ in found if n not in _APART)]
+    found = dict(walk(root))
+    if strange := next((name for name, kind in found.items() if kind != "file"), None):
+        raise ValueError(f"{strange} is no plain file")
+    return [entry_of(root, name) for name in sorted({*found} - {*_APART})]
 
 
 def walk(root: Path, below: str = "") -> Iterator[tuple[str, str]]:
@@ -175,26 +189,18 @@ def open_manifest(root: Path) -> Manifest:
     """The manifest of a bundle. Raises GradproofError: GP443 where there is none, GP444 for another version of it."""
     place = root / MANIFEST
     if place.is_symlink() or not place.is_file():
-        raise _unreadable(root, f"there is no {MANIFEST}")
+        raise refused("GP443", root, f"there is no {MANIFEST}")
     try:
         data = parse(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(root, f"{MANIFEST} cannot be read: {error}") from error
+        raise refused("GP443", root, f"{MANIFEST} cannot be read: {error}") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if isinstance(version, str) and version != BUNDLE:
-        help = "judge it with the release of gradproof that wrote it"
-        raise GradproofError("GP444", f"the schema {version!r}", BUNDLE, help, str(place))
+        raise refused("GP444", place, f"the schema {version!r}")
     try:
-        return Manifest.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "document"
-        raise _unreadable(root, f"{MANIFEST}: {where}: {first['msg']}") from error
-
-
-def _unreadable(root: Path, found: str) -> GradproofError:
-    help = "name a folder that gradproof attest wrote, whole"
-    return GradproofError("GP443", found, "a bundle of evidence", help, str(root))
+        return shaped(Manifest, data)
+    except ValueError as error:
+        raise refused("GP443", root, f"{MANIFEST}: {error}") from error
 
 
 def problems(root: Path, manifest: Manifest) -> list[BundleProblem]:
@@ -225,7 +231,7 @@ def _present(root: Path, files: Sequence[ManifestEntry]) -> Iterator[BundleProbl
     for name, kind in there.items():
         if kind != "file":
             yield BundleProblem("GP446", name, _STRANGE[kind])
-        elif name not in wanted and name not in _APART:
+        elif name not in {*wanted, *_APART}:
             yield BundleProblem("GP446", name, "the manifest does not list it")
     for name, entry in wanted.items():
         if name not in there:
@@ -246,50 +252,41 @@ def dumped(data: Any) -> str:
     return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+# -- In-toto statements: v1, with a test-result predicate v0.1.
+TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
+
+
 def statement_path(contract: str) -> str:
     """Where the in-toto statement of a contract lies."""
     return f"statements/{safe(contract)}.json"
 
 
-# -- In-toto statements: v1, with a test-result predicate v0.1.
-TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
-RESULTS = ("FAILED", "WARNED", "PASSED")  # the worst first
+def described(name: str, digest: str) -> Json:
+    """A file as in-toto describes one. `digest`: sha256 in hex."""
+    return {"name": name, "digest": {"sha256": digest}}
 
 
-def stated(
-    subject: dict[str, Any], result: str, configuration: list[dict[str, Any]],
-    passed: list[str], warned: list[str], failed: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """An in-toto statement with a test-result predicate."""
-    return {
-        "_type": TYPE,
-        "subject": [subject],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "result": result,
-            "configuration": configuration,
-            "passedTests": passed,
-            "warnedTests": warned,
-            "failedTests": failed,
-        },
-    }
+def stated(subject: Json, configuration: list[Json], met: bool, groups: Sequence[Sequence[str]]) -> Json:
+    """An in-toto statement with a test-result predicate. `groups`: what passed, what is waived, and everything else.
+
+    It is FAILED where it is not `met`, whatever the groups are.
+    """
+    passed, warned, failed = groups
+    predicate = {"result": "FAILED" if failed or not met else "WARNED" if warned else "PASSED",
+                 "configuration": configuration, "passedTests": passed, "warnedTests": warned,
+                 "failedTests": failed}  # fmt: skip
+    return {"_type": TYPE, "subject": [subject], "predicateType": PREDICATE, "predicate": predicate}
 
 
-def of_manifest(digest: str, statements: Mapping[str, str]) -> dict[str, Any]:
-    """The statement about a whole bundle. Its subject is the manifest, by `digest` (sha256 in hex).
+def of_manifest(digest: str, statements: Mapping[str, str]) -> Json:
+    """The statement about a whole bundle, which its envelope holds. Its subject is the manifest, by `digest`.
 
     `statements`: the text of each contract's, by its id. The tests are the contracts.
     """
+    texts = [described(statement_path(n), sha256(text.encode()).hexdigest()) for n, text in statements.items()]
     results = {name: json.loads(text)["predicate"]["result"] for name, text in statements.items()}
-    named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
-    result = next((word for word in RESULTS if named[word]), "FAILED")
-    texts = [described(statement_path(n), hashlib.sha256(text.encode()).hexdigest()) for n, text in statements.items()]
-    return stated(described(MANIFEST, digest), result, texts, named["PASSED"], named["WARNED"], named["FAILED"])
-
-
-def described(name: str, digest: str) -> dict[str, Any]:
-    """A file as in-toto describes one. `digest`: sha256 in hex."""
-    return {"name": name, "digest": {"sha256": digest}}
+    groups = [[n for n, result in results.items() if result == word] for word in ("PASSED", "WARNED", "FAILED")]
+    return stated(described(MANIFEST, digest), texts, any(groups), groups)
 
 
 # -- The envelope of a bundle: DSSE 1.0, around an in-toto statement, signed with ed25519 keys.
@@ -326,59 +323,50 @@ def read_envelope(path: Path) -> tuple[bytes, list[bytes]]:
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is no file, or larger than {MOST_BYTES >> 20} MiB")
-        data = EnvelopeShape.model_validate_json(json.dumps(parse(path.read_text(encoding="utf-8"))))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+        data = shaped(EnvelopeShape, parse(path.read_text(encoding="utf-8")))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
-    return _bytes(data.payload), [_bytes(row.sig) for row in data.signatures]
+    texts = [text.translate(_URL_SAFE) for text in (data.payload, *(row.sig for row in data.signatures))]
+    content, *signatures = [base64.b64decode(text, validate=True) for text in texts]
+    return content, signatures
 
 
-def _bytes(text: str) -> bytes:
-    """Base64, standard or URL-safe. Raises ValueError."""
-    return base64.b64decode(text.translate(_URL_SAFE), validate=True)
+def envelope_problems(root: Path, texts: Mapping[str, str]) -> Iterator[BundleProblem]:
+    """What is wrong with what the envelope of a bundle holds; none at all is no problem here.
 
-
-def payload(digest: str, texts: Mapping[str, str]) -> bytes:
-    """What the envelope of a bundle must hold: the statement about its manifest.
-
-    `digest`: sha256 of the manifest in hex. `texts`: of each contract's statement, by its id.
+    `texts`: of each contract's statement, by its id.
     """
-    return dumped(of_manifest(digest, texts)).encode()
-
-
-def envelope_problems(root: Path, digest: str, texts: Mapping[str, str]) -> Iterator[BundleProblem]:
-    """What is wrong with what the envelope of a bundle holds; none at all is no problem here."""
     try:
-        if (root / ENVELOPE).exists() and read_envelope(root / ENVELOPE)[0] != payload(digest, texts):
+        wanted = dumped(of_manifest(sha256_of(root / MANIFEST), texts)).encode()
+        if (root / ENVELOPE).exists() and read_envelope(root / ENVELOPE)[0] != wanted:
             yield BundleProblem("GP478", ENVELOPE, "it does not hold the statement that this bundle makes")
     except ValueError as error:
         yield BundleProblem("GP478", ENVELOPE, str(error))
 
 
-def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKey | None, BundleProblem | None]:
-    """Whose signature covers this manifest, or why none of `keys` does. `digest`: sha256 of the manifest in hex.
+def signed(root: Path, keys: Sequence[PublicKey]) -> PublicKey | BundleProblem:
+    """Whose signature covers the manifest of a bundle, or why none of `keys` does.
 
-    A signature counts whatever key it names. Of the bundle nothing but the envelope is read, and its payload only after
-    its signature was found valid.
+    A signature counts whatever key it names. Of the bundle nothing but manifest and envelope is read, and the payload
+    only after its signature was found valid.
     """
-    if not (root / ENVELOPE).exists() and not (root / ENVELOPE).is_symlink():
-        return None, BundleProblem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
+    if not os.path.lexists(root / ENVELOPE):
+        return BundleProblem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
+    digest = sha256_of(root / MANIFEST)
     try:
         content, signatures = read_envelope(root / ENVELOPE)
-        if (key := next((k for k in keys for s in signatures if k.signed(s, content)), None)) is None:
-            words = "none of its signatures is valid and of a key that was given"
-            return None, BundleProblem("GP479", ENVELOPE, words)
+        key = next((k for k in keys for s in signatures if k.signed(s, content)), None)
+        if key is None:
+            return BundleProblem("GP479", ENVELOPE, "none of its signatures is valid and of a key that was given")
         statement = parse(content.decode())
     except (ValueError, RecursionError) as error:
-        return None, BundleProblem("GP478", ENVELOPE, str(error))
+        return BundleProblem("GP478", ENVELOPE, str(error))
     subject = statement.get("subject") if isinstance(statement, dict) else None
-    if subject != [{"name": MANIFEST, "digest": {"sha256": digest}}]:
-        return None, BundleProblem("GP478", ENVELOPE, f"it is validly signed, and not about this {MANIFEST}")
-    return key, None
+    if subject != [described(MANIFEST, digest)]:
+        return BundleProblem("GP478", ENVELOPE, f"it is validly signed, and not about this {MANIFEST}")
+    return key
 
 
 PASSPHRASE = "GRADPROOF_SIGN_PASSPHRASE"
@@ -420,64 +408,52 @@ class Signer:
 
         made = Envelope(payload, PAYLOAD_TYPE, {})
         made.sign(self._signer)
-        found: dict[str, Any] = made.to_dict()
-        return found
+        return dict(made.to_dict())
 
 
 def private_key(path: Path) -> Signer:
     """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used."""
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    data, secret = _key_of(path), os.environ.get(PASSPHRASE)
-    try:
-        key = load_pem_private_key(data, secret.encode() if secret and b"ENCRYPTED" in data else None)
-    except TypeError:
-        raise _no_key(path, f"it is encrypted, and {PASSPHRASE} is not set") from None
-    except (ValueError, UnsupportedAlgorithm):
-        raise _no_key(path, f"it holds no private key in PEM, or {PASSPHRASE} is not its passphrase") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PrivateKey')}")
-    return Signer(key, hashlib.sha256(data).hexdigest())
+    secret = os.environ.get(PASSPHRASE)
+    no_key = f"it holds no private key in PEM, or {PASSPHRASE} is not its passphrase"
+
+    def load(data: bytes) -> object:
+        return load_pem_private_key(data, secret.encode() if secret and b"ENCRYPTED" in data else None)
+
+    return Signer(*_ed25519(path, load, Ed25519PrivateKey, no_key))
 
 
 def public_key(path: Path, bundle: Path) -> PublicKey:
     """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle."""
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
     if path.resolve().is_relative_to(bundle.resolve()):
-        raise _no_key(path, "it lies in the bundle that it is to judge")
-    try:
-        key = load_pem_public_key(_key_of(path))
-    except (ValueError, UnsupportedAlgorithm):
-        raise _no_key(path, "it holds no public key in PEM") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PublicKey')}")
+        raise refused("GP475", path, "it lies in the bundle that it is to judge")
+    key, _ = _ed25519(path, load_pem_public_key, Ed25519PublicKey, "it holds no public key in PEM")
     return PublicKey(path, SSlibKey.from_crypto(key))
 
 
-def _key_of(path: Path) -> bytes:
+def _ed25519(path: Path, load: Callable[[bytes], object], kind: type[object], no_key: str) -> tuple[Any, str]:
+    """What `load` makes of a PEM file, if it is such a key, and sha256 of the file. Raises GradproofError GP475."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
         with path.open("rb") as f:
             data = f.read(MOST_KEY_BYTES + 1)
+        if len(data) > MOST_KEY_BYTES:
+            raise refused("GP475", path, "it is too large for a key")
+        key = load(data)
     except OSError as error:
-        raise _no_key(path, f"it cannot be read: {error.strerror}") from error
-    if len(data) > MOST_KEY_BYTES:
-        raise _no_key(path, "it is too large for a key")
-    return data
-
-
-def _no_key(path: Path, found: str) -> GradproofError:
-    help = "make one with openssl genpkey -algorithm ed25519, and its public half with openssl pkey -pubout"
-    return GradproofError("GP475", found, "an ed25519 key in PEM", help, str(path))
-
-
-def kept_apart(signer: Signer, files: Sequence[ManifestEntry]) -> None:
-    """Raises GradproofError GP475 where a file of the bundle is the private key's."""
-    if place := next((entry.path for entry in files if entry.sha256 == signer.digest), ""):
-        help = "keep the key outside of the workspace"
-        raise GradproofError("GP475", f"{place} of the bundle would be the private key", "no key in a bundle", help)
+        raise refused("GP475", path, f"it cannot be read: {error.strerror}") from error
+    except TypeError:
+        raise refused("GP475", path, f"it is encrypted, and {PASSPHRASE} is not set") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise refused("GP475", path, no_key) from None
+    if not isinstance(key, kind):
+        other = type(key).__name__.removesuffix("PrivateKey").removesuffix("PublicKey")
+        raise refused("GP475", path, f"it holds a key of another kind: {other}")
+    return key, sha256(data).hexdigest()

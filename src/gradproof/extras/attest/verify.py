@@ -16,9 +16,10 @@ listing, the files, the evidence against contracts and sources, and all that fol
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, parse as parse_json, safe
 from gradproof.execution.queries import counts, parse
 from gradproof.extras.attest import manifest as listing
-from gradproof.extras.attest.manifest import (
-    MANIFEST,
-    BundleProblem,
-    Manifest,
-    PublicKey,
-    Wheel,
-    described,
-    dumped,
-    stated,
-    statement_path,
-)
+from gradproof.extras.attest.manifest import BundleProblem, Json, Manifest, PublicKey, Wheel, described, dumped
 from gradproof.report import studies
 from gradproof.report.consistency import as_json, waived_ids
 from gradproof.report.views import RowStatus, rows
@@ -55,8 +46,11 @@ DISTRIBUTIONS = "distributions.json"
 BESIDE = ("pyproject.toml", "constraints.txt")
 NOTHING = "README"
 """Stands in a folder of the workspace that no evidence rests on."""
-QUERIES = "queries"
-INDEX = f"{QUERIES}/index.json"
+INDEX = "queries/index.json"
+EVIDENCE = ("evidence/", "gpu/")
+"""Folders of a bundle that hold evidence."""
+Kept = Mapping[str, EvidenceStatus]
+Reports = Mapping[str, Json]
 
 
 class CarriedStore(Store):
@@ -90,11 +84,21 @@ class Carried:
 
     session: Session
     store: CarriedStore
-    statuses: Mapping[str, EvidenceStatus]
+    statuses: Kept
 
     def checks(self) -> list[Check]:
         """Every check of every contract in the bundle."""
-        return [check for checks in self.session.plans.values() for check in checks]
+        return [*planned(self.session).values()]
+
+    def evidence(self) -> list[tuple[str, str, Evidence]]:
+        """Every check of which there is evidence, sorted: its id, where its file lies in the bundle, what that says."""
+        home, held = f"{self.session.workspace.reports}/", sorted(self.statuses.items())
+        return [(n, str(s.path).removeprefix(home), s.evidence) for n, s in held if s.evidence is not None]
+
+
+def planned(session: Session) -> dict[str, Check]:
+    """Every check of every contract, by its id."""
+    return {check.id: check for checks in session.plans.values() for check in checks}
 
 
 def opened(root: Path, manifest: Manifest) -> Carried:
@@ -108,7 +112,7 @@ def opened(root: Path, manifest: Manifest) -> Carried:
     session.workspace = replace(session.workspace, reports=root, packaged=manifest.packaged)
     store = CarriedStore(session.workspace, files, ran_on)
     statuses = {}
-    for check in (c for checks in session.plans.values() for c in checks):
+    for check in planned(session).values():
         status = store.status(check)
         if status.evidence is None and check.id in left_out:
             status = EvidenceStatus(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
@@ -117,20 +121,17 @@ def opened(root: Path, manifest: Manifest) -> Carried:
     return Carried(session, store, statuses)
 
 
-def clock(made_at: str, statuses: Mapping[str, EvidenceStatus]) -> datetime:
+def clock(made_at: str, statuses: Kept) -> datetime:
     """When the bundle was made: by its own word, and not before the newest of its evidence."""
-    return max([_time(made_at), *(s.evidence.ended for s in statuses.values() if s.evidence is not None)])
-
-
-def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        made = datetime.fromisoformat(made_at)
     except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        made = datetime.min
+    ended = [s.evidence.ended for s in statuses.values() if s.evidence is not None]
+    return max([made if made.tzinfo is not None else made.replace(tzinfo=UTC), *ended])
 
 
-def claimed(statuses: Mapping[str, EvidenceStatus]) -> dict[str, str]:
+def claimed(statuses: Kept) -> dict[str, str]:
     """Digests of every file that the evidence rests on, by claim key, sorted. One digest a key, where all is fresh."""
     files: dict[str, str] = {}
     for status in statuses.values():
@@ -154,32 +155,102 @@ def files_of(text: str) -> dict[str, str]:
     return found
 
 
-def statement(
-    report: Mapping[str, Any], wheel: Wheel | None, sources: str, configuration: list[dict[str, Any]]
-) -> dict[str, Any]:
+# -- The table of a bundle: what attest puts where, and what has to lie there by the contracts and the evidence.
+Contents = Mapping[str, Any]
+"""By its place in the bundle: a text, or a file to copy."""
+
+
+@dataclass(frozen=True)
+class BundleEntry:
+    """A row of the table. `places`: files, and every file of a folder with a star.
+
+    `taken`: what attest takes from a workspace. It is held by what reads it: evidence by its claims, contracts and
+    sources by the evidence, queries by their index. `follows`: what has to lie there to the byte, and nothing else may,
+    made of contracts and evidence alone. Reports are compared by their values.
+    """
+
+    places: tuple[str, ...]
+    taken: Callable[[Session, Kept], Contents] = lambda session, kept: {}
+    follows: Callable[[Carried, Reports, Manifest], Contents] | None = None
+
+
+def documents(carried: Carried, made: Reports, manifest: Manifest) -> dict[str, str]:
+    """The text of every file that follows from the evidence, by its place in the bundle. `made`: the reports."""
+    rows = [entry.follows(carried, made, manifest) for entry in ENTRIES if entry.follows is not None]
+    return {name: text for row in rows for name, text in row.items()}
+
+
+def _stored(session: Session, kept: Kept) -> Contents:
+    """Evidence in the layout of the store."""
+    store, checks = Store(session.workspace), planned(session)
+    paths = {name: Path(str(status.path)) for name, status in kept.items()}
+    places = {store.folder(checks[name]) / path.name: path for name, path in paths.items()}
+    return {place.relative_to(session.workspace.reports).as_posix(): path for place, path in places.items()}
+
+
+def _sources(session: Session, kept: Kept) -> Contents:
+    """Contracts with what lies beside them, the workspace's files that the evidence rests on, studies and settings."""
+    found: dict[str, Path | str] = {}
+    for contract in session.known.values():
+        home, folder = contract.path.parent, f"{SOURCES}/proofs/{contract.id}"
+        witnesses = {path.relative_to(home).as_posix(): path for path in (home / "witnesses").rglob("*.json")}
+        found |= {f"{folder}/{name}": path for name, path in {"contract.yaml": contract.path, **witnesses}.items()}
+    root = session.workspace.root
+    names = [key[3:] for key, digest in claimed(kept).items() if key.startswith("ws:") and digest]
+    names += [name for name in ("reports/rounding.json", *BESIDE) if (root / name).is_file()]
+    names += [f"reports/kernels/{path.name}" for path in (root / "reports/kernels").glob("*.json")]
+    found |= {f"{SOURCES}/{name}": root / name for name in names}
+    bare = {*CONTENT} - {name.partition("/")[0] for name in names}
+    note = "No evidence of this bundle rests on a file of this folder.\n"
+    return found | {f"{SOURCES}/{folder}/{NOTHING}": note for folder in bare}
+
+
+def reports(carried: Carried, manifest: Manifest) -> dict[str, Json]:
+    """The report of each contract by id, without the place on this machine.
+
+    Only the status of the rounding study depends on the gradproof that is installed here.
+    """
+    found = {}
+    here, workspace = carried.store.ran_on["environment"], carried.session.workspace
+    run = Outcomes(carried.statuses, frozenset(), True, False, 0.0)
+    stated = {"workspace": SOURCES, "generated_at": manifest.made_at, "seconds": 0.0, "gradproof": manifest.gradproof}
+    root = json.dumps(f"{workspace.root}/", ensure_ascii=False)[1:-1]
+    for contract in carried.session.contracts:
+        report = carried.session.reported(contract, run) | stated | {"environment": here}
+        report["kernels"] = studies.kernels(workspace, report["checks"], here)
+        found[contract.id] = json.loads(as_json(report).replace(root, ""))
+    return found
+
+
+def report_path(contract: str) -> str:
+    """Where the report of a contract lies."""
+    return f"reports/{safe(contract)}.json"
+
+
+def _statements(carried: Carried, made: Reports, manifest: Manifest) -> Contents:
+    """The statement of each contract. Its configuration: the contracts and the evidence."""
+    root = carried.session.workspace.reports
+    materials = [f"{SOURCES}/proofs/{contract.id}/contract.yaml" for contract in carried.session.contracts]
+    materials += [place for _, place, _ in carried.evidence()]
+    rows = [described(name, sha256_of(root / name)) for name in sorted(materials)]
+    about = (manifest.wheel, manifest.sources, rows)
+    return {listing.statement_path(name): dumped(statement(report, *about)) for name, report in made.items()}
+
+
+def statement(report: Mapping[str, Any], wheel: Wheel | None, sources: str, configuration: list[Json]) -> Json:
     """The statement. Its subject is the wheel, else the list of sources. `configuration`: contracts and evidence."""
-    subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else described("files.sha256", sources)
-    passed, warned, failed = sorted_rows(report)
-    result = "FAILED" if failed or not report["verdict"]["met"] else "WARNED" if warned else "PASSED"
-    return stated(subject, result, configuration, passed, warned, failed)
+    subject = described(wheel.name, wheel.sha256) if wheel else described(FILES, sources)
+    return listing.stated(subject, configuration, report["verdict"]["met"], sorted_rows(report))
 
 
 def sorted_rows(report: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Names of what passed, what is waived, and everything else that was asked for."""
-    waived = waived_ids(report)
-    passed: list[str] = []
-    warned: list[str] = []
-    failed: list[str] = []
-    for row in rows(report):
-        if row.id in waived:
-            warned.append(row.id)
-        elif row.status is not RowStatus.SKIPPED:
-            (passed if row.status is RowStatus.PASSED else failed).append(row.id)
-    return passed, warned, failed
+    waived, passed, skipped = waived_ids(report), RowStatus.PASSED, RowStatus.SKIPPED
+    found = [(row.id, "waived" if row.id in waived else row.status) for row in rows(report)]
+    failed = [name for name, status in found if status not in (passed, skipped, "waived")]
+    return [name for name, s in found if s is passed], [name for name, s in found if s == "waived"], failed
 
 
-# -- What a bundle says, made of its contracts and evidence alone: reports, statements, witnesses, mutants, devices.
-Report = dict[str, Any]
 _REPLAY = '''\
 """Replay one counterexample on the sources of this bundle. The exit code is that of gradproof replay."""
 
@@ -194,98 +265,61 @@ SOURCES = ["--workspace", str(BUNDLE / "sources")]
 OPTIONS = {options!r}
 sys.exit(subprocess.call([*COMMAND, *SOURCES, *OPTIONS]))
 '''
+_CALLED = {"empty body": "empty"}  # as `gradproof replay --control` takes it
 
 
-def reports(carried: Carried, manifest: Manifest) -> dict[str, Report]:
-    """The report of each contract by id, without the place on this machine.
-
-    Only the status of the rounding study depends on the gradproof that is installed here.
-    """
-    found = {}
-    here = carried.store.ran_on["environment"]
-    run = Outcomes(carried.statuses, frozenset(), True, False, 0.0)
-    for contract in carried.session.contracts:
-        report = carried.session.reported(contract, run)
-        report |= {"workspace": SOURCES, "generated_at": manifest.made_at, "seconds": 0.0}
-        report |= {"gradproof": manifest.gradproof}
-        report |= {"environment": here, "kernels": studies.kernels(carried.session.workspace, report["checks"], here)}
-        root = json.dumps(f"{carried.session.workspace.root}/", ensure_ascii=False)[1:-1]
-        found[contract.id] = json.loads(as_json(report).replace(root, ""))
-    return found
-
-
-def report_path(contract: str) -> str:
-    """Where the report of a contract lies."""
-    return f"reports/{safe(contract)}.json"
-
-
-def documents(carried: Carried, made: Mapping[str, Report], manifest: Manifest) -> dict[str, str]:
-    """Every derived file but the reports, by its place in the bundle."""
-    found = {FILES: files_text(claimed(carried.statuses))}
-    materials = [f"{SOURCES}/proofs/{c.id}/contract.yaml" for c in carried.session.contracts]
-    materials += [place_of(carried, status) for _, status, _ in _rows(carried)]
-    root = carried.session.workspace.reports
-    configuration = [described(name, sha256_of(root / name)) for name in sorted(materials)]
-    for name, report in made.items():
-        found[statement_path(name)] = dumped(statement(report, manifest.wheel, manifest.sources, configuration))
-    witnesses = list(_witnesses(carried))
-    found["witnesses.json"] = dumped([row for row, _ in witnesses])
-    found |= {row["replay"]: text for row, text in witnesses}
-    found["mutants.json"] = dumped({name: _matrix(report) for name, report in made.items()})
-    found["devices.json"] = dumped(_devices(carried))
-    found["waivers.json"] = dumped({name: report.get("waivers", []) for name, report in made.items()})
-    return found
-
-
-def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, Evidence]]:
-    """Every check of which there is evidence, sorted."""
-    for name, status in sorted(carried.statuses.items()):
-        if status.evidence is not None:
-            yield name, status, status.evidence
-
-
-def place_of(carried: Carried, status: EvidenceStatus) -> str:
-    """Where an evidence file lies in the bundle."""
-    return str(status.path).removeprefix(f"{carried.session.workspace.reports}/")
-
-
-def _witnesses(carried: Carried) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each counterexample, of a check or of a control, with the script that replays it."""
-    for name, status, evidence in _rows(carried):
-        place = place_of(carried, status)
-        finding: list[EvidenceFinding | EvidenceControl] = [evidence.finding, *evidence.finding.controls]
-        for found in finding:
+def _witnesses(carried: Carried, made: Reports, manifest: Manifest) -> Contents:
+    """Each counterexample, of a check or of a control, and the script that replays it."""
+    index: list[Json] = []
+    scripts = {}
+    for name, place, evidence in carried.evidence():
+        finding: list[tuple[str | None, tuple[str, ...], EvidenceFinding | EvidenceControl]]
+        finding = [(None, (), evidence.finding)]
+        finding += [(c.name, ("--control", _CALLED.get(c.name, c.name)), c) for c in evidence.finding.controls]
+        for control, options, found in finding:
             if found.counterexample is None:
                 continue
-            control = found.name if isinstance(found, EvidenceControl) else None
-            called = safe(name if control is None else f"{name}--{control}")
-            named = () if control is None else ("--control", "empty" if control == "empty body" else control)
-            text = _REPLAY.format(evidence=place, options=named)
-            row = {"check": name, "control": control, "evidence": place, "replay": f"replay/{called}.py"}
-            replays = [replay.stated() for replay in found.replays]
-            yield row | {"counterexample": found.counterexample.stated(), "replays": replays}, text
+            script = f"replay/{safe(name if control is None else f'{name}--{control}')}.py"
+            scripts[script] = _REPLAY.format(evidence=place, options=options)
+            index.append(
+                {"check": name, "control": control, "evidence": place, "replay": script,
+                 "counterexample": found.counterexample.stated(), "replays": [r.stated() for r in found.replays]}
+            )  # fmt: skip
+    return {"witnesses.json": dumped(index), **scripts}
 
 
-def _matrix(report: Report) -> list[dict[str, Any]]:
-    """One row a mutant, with what each check made of it: killed, survived or not tried."""
+def _shown(carried: Carried, made: Reports, manifest: Manifest) -> Contents:
+    """What each check made of each mutant, device and versions of each measured run, and the waivers."""
     words = {"killed_by": "killed", "survived": "survived", "not_tried": "not tried"}
-    return [
+    mutants = {name: [
         {"mutant": row["name"], "obligation": row["obligation"], "reference": row["reference"],
          "checks": {check: word for key, word in words.items() for check in row[key]}}
         for row in report["mutants"]
-    ]  # fmt: skip
-
-
-def _devices(carried: Carried) -> dict[str, Any]:
-    """Device, driver and versions of each measured run."""
-    layers = {c.id: c.layer for c in carried.checks()}
-    measured = (Layer.STEP, Layer.CPU, Layer.CUDA)
+    ] for name, report in made.items()}  # fmt: skip
+    measured = {c.id: str(c.layer) for c in carried.checks() if c.layer in (Layer.STEP, Layer.CPU, Layer.CUDA)}
     keys = ("device", "capability", "cuda", "driver", "threads", "torch", "python", "platform", "machine")
-    return {
-        name: {"layer": str(layers[name]), **{key: evidence.environment.stated().get(key) for key in keys}}
-        for name, _, evidence in _rows(carried)
-        if layers[name] in measured
-    }
+    ran_on = {name: e.environment.stated() for name, _, e in carried.evidence() if name in measured}
+    devices = {n: {"layer": measured[n]} | {key: on.get(key) for key in keys} for n, on in ran_on.items()}
+    waivers = {name: report.get("waivers", []) for name, report in made.items()}
+    found = {"mutants.json": mutants, "devices.json": devices, "waivers.json": waivers}
+    return {name: dumped(data) for name, data in found.items()}
+
+
+_LOOSE = (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))
+ENTRIES = (
+    BundleEntry(("evidence/*", "gpu/*"), _stored),
+    BundleEntry(tuple(f"{SOURCES}/{name}" for name in ("proofs/*", "reports/*", *_LOOSE)), _sources),
+    BundleEntry((DISTRIBUTIONS,), lambda of, kept: {DISTRIBUTIONS: dumped(listing.ran_on())}),
+    BundleEntry(("queries/*",)),  # `write` hears them of a repeated run
+    BundleEntry(("reports/*",), follows=lambda of, made, by: {report_path(n): dumped(row) for n, row in made.items()}),
+    BundleEntry(
+        (FILES,), lambda of, kept: {FILES: files_text(claimed(kept))},
+        lambda of, made, by: {FILES: files_text(claimed(of.statuses))},
+    ),
+    BundleEntry(("statements/*",), follows=_statements),
+    BundleEntry(("witnesses.json", "replay/*"), follows=_witnesses),
+    BundleEntry(("mutants.json", "devices.json", "waivers.json"), follows=_shown),
+)  # fmt: skip
 
 
 def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -295,23 +329,18 @@ def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     found = []
     for row in rows:
-        again = row.get("again")
+        name, again = row["check"], row.get("again")
         if again and not again["same"] and again["outcome"] in ANSWERS:
-            found.append(f"{row['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+            found.append(f"{name}: the repeated run found {again['outcome']}, the evidence says otherwise")
         if row.get("read_back") != row.get("included"):
-            found.append(f"{row['check']}: {row.get('read_back', 0)} of {row['included']} queries can be read back")
-        if row.get("second", {}).get("differ"):
-            second_ = row["second"]
-            found.append(f"{row['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
+            found.append(f"{name}: {row.get('read_back', 0)} of {row['included']} queries can be read back")
+        if (other := row.get("second", {})).get("differ"):
+            found.append(f"{name}: {other['solver']} contradicts z3 on {other['differ']} queries")
     return found
 
 
 # -- Whether a bundle is what it says.
-_GIVEN = ("evidence/", "gpu/", f"{QUERIES}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
-_BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
-EVIDENCE = ("evidence/", "gpu/")
-"""Folders of a bundle that hold evidence."""
 _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
 """What data of another shape may raise where it is read: each becomes a problem, none is passed over."""
 
@@ -336,32 +365,55 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
     Raises GradproofError: GP443 where there is none to judge, GP444 for an unknown version.
     """
     manifest = listing.open_manifest(root)
-    if not keys:
-        return _judged(root, manifest)
-    key, problem = listing.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
-    if problem is not None:
-        return Judged(manifest, (problem,))
-    return replace(_judged(root, manifest), key=key)
-
-
-def _judged(root: Path, manifest: Manifest) -> Judged:
-    found = listing.problems(root, manifest)
-    if found:
-        return Judged(manifest, tuple(found))
+    key = listing.signed(root, keys) if keys else None
+    if isinstance(key, BundleProblem):
+        return Judged(manifest, (key,))
+    if found := listing.problems(root, manifest):
+        return Judged(manifest, tuple(found), key=key)
     try:
-        listed = {e.path for e in manifest.files}
-        for name in manifest.contracts:
-            if f"{SOURCES}/proofs/{name}/contract.yaml" not in listed:
-                raise ValueError(f"it has no contract {name!r}")
+        places = {e.path for e in manifest.files}
+        for name in (n for n in manifest.contracts if f"{SOURCES}/proofs/{n}/contract.yaml" not in places):
+            raise ValueError(f"it has no contract {name!r}")
         carried = opened(root, manifest)
     except _MALFORMED as error:
         words = error.render() if isinstance(error, GradproofError) else f"{type(error).__name__}: {error}"
-        return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),))
-    found = list(_evidence(manifest, carried))
-    if found:
-        return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found))
-    found = list(_conclusions(root, manifest, carried))
-    return Judged(manifest, tuple(found), carried, {} if found else reports(carried, manifest))
+        return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),), key=key)
+    if found := list(_evidence(manifest, carried)):
+        return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found), key=key)
+    try:
+        made = reports(carried, manifest)
+        expected = documents(carried, made, manifest)
+    except _MALFORMED as error:
+        problem = BundleProblem("GP449", "reports", f"the evidence makes no report: {error}")
+        return Judged(manifest, (problem,), carried, {}, key)
+    found = list(_conclusions(manifest, carried, made, expected))
+    return Judged(manifest, tuple(found), carried, {} if found else made, key)
+
+
+def _text(root: Path, name: str) -> str:
+    """A file of the bundle. Raises ValueError."""
+    try:
+        return (root / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
+    """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
+    names = [e.path for e in manifest.files if e.path.startswith(EVIDENCE)]
+    held = {place: carried.statuses[check] for check, place, _ in carried.evidence()}
+    for name in names:
+        if name not in held:
+            own = next((c for c in carried.checks() if carried.store.folder(c).name == Path(name).parent.name), None)
+            why = "no contract of the bundle plans its check" if own is None else carried.store.status(own).reason
+            yield BundleProblem("GP448", name, why or "there is more than one evidence file of this check")
+        elif not held[name].fresh:
+            yield BundleProblem("GP448", name, f"it is no evidence of this bundle: {held[name].reason}")
+    missing = {row.check for row in manifest.left_out}
+    for name, status in carried.statuses.items():
+        if (status.evidence is None) is not (name in missing):
+            words = "is listed as left out, and is there" if status.evidence else "is neither there nor left out"
+            yield BundleProblem("GP448", "evidence", f"the evidence of {name} {words}")
 
 
 def _of_another_format(root: Path, manifest: Manifest) -> Iterator[BundleProblem]:
@@ -378,63 +430,30 @@ def _of_another_format(root: Path, manifest: Manifest) -> Iterator[BundleProblem
             return
 
 
-def _text(root: Path, name: str) -> str:
-    """A file of the bundle. Raises ValueError."""
-    try:
-        return (root / name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
-
-
-def _evidence(manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
-    """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
-    held = {place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
-    for name in (e.path for e in manifest.files if e.path.startswith(EVIDENCE)):
-        if name not in held:
-            own = next((c for c in carried.checks() if carried.store.folder(c).name == Path(name).parent.name), None)
-            why = "no contract of the bundle plans its check"
-            if own is not None:
-                why = carried.store.status(own).reason or "there is more than one evidence file of this check"
-            yield BundleProblem("GP448", name, why)
-        elif not held[name][1].fresh:
-            yield BundleProblem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
-    missing = {row.check for row in manifest.left_out}
-    for name, status in carried.statuses.items():
-        if (status.evidence is None) is not (name in missing):
-            words = "is listed as left out, and is there" if status.evidence else "is neither there nor left out"
-            yield BundleProblem("GP448", "evidence", f"the evidence of {name} {words}")
-
-
-def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
-    """What follows from the evidence is what the bundle says."""
-    try:
-        made = reports(carried, manifest)
-        expected = documents(carried, made, manifest)
-    except _MALFORMED as error:
-        yield BundleProblem("GP449", "reports", f"the evidence makes no report: {error}")
-        return
-    for name, report in made.items():
-        yield from _report(root, report_path(name), report)
+def _conclusions(manifest: Manifest, carried: Carried, made: Reports, expected: Contents) -> Iterator[BundleProblem]:
+    """What follows from the evidence is what the bundle says, and nothing lies there that the table does not know."""
+    root, own = carried.session.workspace.reports, {report_path(name): report for name, report in made.items()}
     for name, text in expected.items():
-        if not (root / name).is_file():
+        if name in own:
+            yield from _report(root, name, own[name])
+        elif not (root / name).is_file():
             yield BundleProblem("GP449", name, "it follows from the evidence, and is not there")
         elif (root / name).read_bytes() != text.encode():
             other = f" (the bundle is of gradproof {manifest.gradproof}, this is {__version__})"
             more = "" if manifest.gradproof == __version__ else other
             yield BundleProblem("GP449", name, f"it is not what follows from the evidence{more}")
-    if listing.entry_of(root, FILES).sha256 != manifest.sources:
+    if sha256_of(root / FILES) != manifest.sources:
         yield BundleProblem("GP449", FILES, "its digest is not the manifest's digest of the sources")
-    known = {*expected, *_BESIDE, DISTRIBUTIONS, *map(report_path, made)}
-    known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
-    for name in sorted(e.path for e in manifest.files):
-        if name not in known and not name.startswith(_GIVEN):
-            yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
+    known = {*expected, *(f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:"))}
+    given = [place for entry in ENTRIES if entry.follows is None for place in entry.places]
+    known |= {e.path for e in manifest.files for place in given if fnmatchcase(e.path, place)}
+    for name in sorted({e.path for e in manifest.files} - known):
+        yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
-    texts = {name: expected[statement_path(name)] for name in made}
-    yield from listing.envelope_problems(root, listing.entry_of(root, MANIFEST).sha256, texts)
+    yield from listing.envelope_problems(root, {name: expected[listing.statement_path(name)] for name in made})
 
 
-def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundleProblem]:
+def _report(root: Path, name: str, made: Json) -> Iterator[BundleProblem]:
     """The report of the bundle against the one that its evidence makes. A malformed one differs."""
     try:
         stated = parse_json(_text(root, name))
@@ -445,15 +464,15 @@ def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundlePr
         yield BundleProblem("GP449", name, "its keys are not those of a report")
         return
     for key, value in made.items():
-        if place := _study(stated[key], value) if key == "rounding" else _differs(key, stated[key], value):
-            yield BundleProblem("GP449", name, place)
-
-
-def _study(stated: Any, made: Mapping[str, Any]) -> str:
-    """The rounding study, but for its status, which is that of the gradproof that wrote it."""
-    if not isinstance(stated, dict) or set(stated) != set(made):
-        return "rounding has other keys"
-    return _differs("rounding.document", stated["document"], made["document"])
+        if key != "rounding":
+            words = _differs(key, stated[key], value)
+        elif isinstance(stated[key], dict) and set(stated[key]) == set(value):
+            # Its status is that of the gradproof that wrote it.
+            words = _differs("rounding.document", stated[key]["document"], value["document"])
+        else:
+            words = "rounding has other keys"
+        if words:
+            yield BundleProblem("GP449", name, words)
 
 
 def _differs(place: str, stated: Any, made: Any) -> str:
@@ -464,38 +483,32 @@ def _differs(place: str, stated: Any, made: Any) -> str:
         rows = enumerate(zip(stated, made, strict=True))
         named = ((b.get("id", i) if isinstance(b, dict) else i, a, b) for i, (a, b) in rows)
         return next((d for n, a, b in named if (d := _differs(f"{place}[{n}]", a, b))), "")
-    same = type(stated) is type(made) and stated == made
-    return "" if same else f"{place} is {_short(stated)}, and the evidence carries {_short(made)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    if type(stated) is type(made) and stated == made:
+        return ""
+    texts = [json.dumps(value, ensure_ascii=False) for value in (stated, made)]
+    theirs, ours = (text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..." for text in texts)
+    return f"{place} is {theirs}, and the evidence carries {ours}"
 
 
 def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
-    place = INDEX
     try:
-        rows = parse_json(_text(root, place))
-        wanted = sorted(name for name, s in carried.statuses.items() if s.evidence is not None)
-        if [row["check"] for row in rows] != wanted:
+        rows = parse_json(_text(root, INDEX))
+        if [row["check"] for row in rows] != [check for check, _, _ in carried.evidence()]:
             raise ValueError("its rows are not those of the evidence")
         scripts = {row["file"]: row for row in rows if row["file"] is not None}
-        listed = {e.path for e in manifest.files if e.path.startswith(f"{QUERIES}/")} - {place}
+        listed = {e.path for e in manifest.files if e.path.startswith("queries/")} - {INDEX}
         if set(scripts) != listed:
             raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
         contradicted = contradictions(rows)
     except _MALFORMED as error:
-        yield BundleProblem("GP449", place, f"it is not the index of the queries: {error}")
+        yield BundleProblem("GP449", INDEX, f"it is not the index of the queries: {error}")
         return
     for name, row in scripts.items():
         try:
             queries = parse(_text(root, name))
+            if dict(counts(queries)) != row.get("expected") or len(queries) != row.get("included"):
+                raise ValueError("its queries are not those that the index counts")
         except ValueError as error:
             yield BundleProblem("GP449", name, str(error))
-            continue
-        if dict(counts(queries)) != row.get("expected") or len(queries) != row.get("included"):
-            yield BundleProblem("GP449", name, "its queries are not those that the index counts")
-    for words in contradicted:
-        yield BundleProblem("GP449", place, words)
+    yield from (BundleProblem("GP449", INDEX, words) for words in contradicted)

@@ -24,48 +24,17 @@ from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import Evidence, EvidenceFinding
-from gradproof.core.workspace import CONTENT, PACKAGE, Workspace, sha256_of
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
-from gradproof.evidence.record import EvidenceStatus, now
+from gradproof.evidence.record import now
 from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.local import Worker
 from gradproof.execution.pool import Listener, Pool, able
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
-from gradproof.extras.attest import verify as derived
-from gradproof.extras.attest.manifest import (
-    BUNDLE,
-    ENVELOPE,
-    MANIFEST,
-    SAYS,
-    BundleProblem,
-    LeftOut,
-    Manifest,
-    Signer,
-    dumped,
-    entries,
-    entry_of,
-    kept_apart,
-    payload,
-    ran_on,
-    statement_path,
-    wheel_of,
-)
-from gradproof.extras.attest.verify import (
-    BESIDE,
-    DISTRIBUTIONS,
-    FILES,
-    INDEX,
-    NOTHING,
-    QUERIES,
-    SOURCES,
-    Carried,
-    claimed,
-    clock,
-    contradictions,
-    files_text,
-    opened,
-)
+from gradproof.extras.attest import manifest as listing, verify as derived
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, Manifest, Signer, dumped
+from gradproof.extras.attest.verify import FILES, INDEX, SOURCES, Carried, Contents, Kept, contradictions
 from gradproof.rounding.solvers import answered, version_of
 from gradproof.session import Session
 
@@ -129,16 +98,15 @@ def index_row(check: Check, finding: EvidenceFinding, heard: Heard | None, unask
     base: dict[str, Any] = {"check": check.id, "file": None, "not_included": unasked}
     if heard is None:
         return base
-    settled = audit(check, finding)[0]
-    again = {"outcome": str(heard.outcome), "same": heard.outcome is settled}
+    again = {"outcome": str(heard.outcome), "same": heard.outcome is audit(check, finding)[0]}
     if heard.asked is None:
         return base | {"again": again, "not_included": f"the repeated run ended {heard.outcome} and wrote no query"}
     from gradproof.arith import smt
 
-    more = f"{heard.left_out} more: a script is at most a megabyte" if heard.left_out else ""
+    more = "" if heard.queries else "the repeated run asked no query in its own process"
     return base | {
-        "file": f"{QUERIES}/{safe(check.id)}.smt2" if heard.queries else None,
-        "not_included": more or ("" if heard.queries else "the repeated run asked no query in its own process"),
+        "file": f"queries/{safe(check.id)}.smt2" if heard.queries else None,
+        "not_included": f"{heard.left_out} more: a script is at most a megabyte" if heard.left_out else more,
         "again": again,
         "asked": heard.asked,
         "included": len(heard.queries),
@@ -166,17 +134,21 @@ VERDICTS = ("agree", "differ", "unknown", "not_asked")
 
 def verdict(status: str, said: str) -> str:
     """What an answer says of z3's status: agree, differ, or unknown where either of them gave none."""
-    if status not in ("sat", "unsat") or said not in ("sat", "unsat"):
+    if not {status, said} <= {"sat", "unsat"}:
         return "unknown"
     return "agree" if status == said else "differ"
+
+
+def tally(queries: Sequence[Query], said: Sequence[str]) -> Counter[str]:
+    """How many queries have each verdict. `said`: the answers, fewer where no more came."""
+    found = Counter(verdict(query.status, answer) for query, answer in zip(queries, said, strict=False))
+    return found + Counter(not_asked=len(queries) - len(said))
 
 
 def second(queries: Sequence[Query], solver: str, seconds: float) -> dict[str, Any]:
     """Solver, version, and how many queries have each verdict. An absent solver was asked nothing, and says so."""
     version = version_of(solver)
-    said = answers(queries, solver, seconds) if version and queries else []
-    found = Counter(verdict(q.status, a) for q, a in zip(queries, said, strict=False))
-    found["not_asked"] = len(queries) - len(said)
+    found = tally(queries, answers(queries, solver, seconds) if version and queries else [])
     return {"solver": solver, "version": version or "absent", **{name: found[name] for name in VERDICTS}}
 
 
@@ -187,23 +159,20 @@ def answers(queries: Sequence[Query], solver: str, seconds: float, each: float =
 
 def chosen(carried: Carried, name: str) -> Check:
     """A check that can be run again here. Raises GradproofError GP441: unknown, without evidence, another engine."""
-    check = next((c for c in carried.checks() if c.id == name), None)
-    evidence = None if check is None else carried.statuses[name].evidence
+    check = {check.id: check for check in carried.checks()}.get(name)
+    evidence = {check: evidence for check, _, evidence in carried.evidence()}.get(name)
     if check is None or evidence is None:
-        raise _not_again(f"there is no evidence of {name}", "the id of a check of the bundle", "see reports/")
+        found, expected = f"there is no evidence of {name}", "the id of a check of the bundle"
+        raise GradproofError("GP441", found, expected, "see reports/")
     if check.layer is Layer.CUDA and (why := cuda_absent()):
-        raise _not_again(f"{name} needs a GPU: {why}", "a machine with a GPU", "run it on one")
+        raise GradproofError("GP441", f"{name} needs a GPU: {why}", "a machine with a GPU", "run it on one")
     engine = {key: PACKAGE / key[3:] for key in evidence.claim.files if key.startswith("gp:")}
-    now_ = {key: sha256_of(path) if path.is_file() else "" for key, path in engine.items()}
-    changed = [key for key, digest in now_.items() if digest != carried.store.files[key]]
-    if changed:
+    here = {key: sha256_of(path) if path.is_file() else "" for key, path in engine.items()}
+    if changed := [key for key, digest in here.items() if digest != carried.store.files[key]]:
         found = f"{len(changed)} files of the installed gradproof are not those that ran, {changed[0]} first"
-        raise _not_again(found, "the engine that the evidence rests on", "install the gradproof that made the bundle")
+        help = "install the gradproof that made the bundle"
+        raise GradproofError("GP441", found, "the engine that the evidence rests on", help)
     return check
-
-
-def _not_again(found: str, expected: str, help: str) -> GradproofError:
-    return GradproofError("GP441", found, expected, help)
 
 
 def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, BundleProblem | None]:
@@ -228,23 +197,21 @@ def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) ->
 
     A query has as long as its check has by the contract (`limits`), and each script has at most `seconds`.
     """
-    for row in parse_json((root / INDEX).read_text(encoding="utf-8")):
-        if row["file"] is None:
-            continue
-        queries = parse((root / row["file"]).read_text(encoding="utf-8"))
-        each = limits[row["check"]]
-        said = answers(queries, solver, seconds, each)
-        found = [verdict(q.status, a) for q, a in zip(queries, said, strict=False)]
-        agree, known = found.count("agree"), sum(q.status != "unknown" for q in queries)
-        differ = found.count("differ")
-        words = f"{agree} of {known} answers are the same, {differ} differ ({solver})"
-        if silent := known - agree - differ:
+    rows = parse_json((root / INDEX).read_text(encoding="utf-8"))
+    for check, file in ((row["check"], row["file"]) for row in rows if row["file"] is not None):
+        queries = parse((root / file).read_text(encoding="utf-8"))
+        each = limits[check]
+        found = tally(queries, answers(queries, solver, seconds, each))
+        known = sum(query.status != "unknown" for query in queries)
+        words = f"{found['agree']} of {known} answers are the same, {found['differ']} differ ({solver})"
+        if silent := known - found["agree"] - found["differ"]:
             words += f"; no answer within {each:g} s, or none that can be read: {silent}"
-        yield f"{row['check']}: {words}" if agree == known else BundleProblem("GP449", row["file"], words)
+        yield f"{check}: {words}" if found["agree"] == known else BundleProblem("GP449", file, words)
 
 
 # -- The bundle itself.
 NO_QUERIES = "left out with --no-queries"
+AS_THEY_ARE = "evidence of the sources as they are"
 
 
 @dataclass(frozen=True)
@@ -275,18 +242,18 @@ def attest(session: Session, wanted: Wanted, listener: Listener = lambda progres
     """
     made_at = stated_time()
     out = free(wanted.out)
-    statuses = session.statuses(c for checks in session.plans.values() for c in checks)
-    if not any(s.fresh for s in statuses.values()):
-        help = "run gradproof verify first"
-        raise GradproofError("GP441", "no check has fresh evidence", "evidence of the sources as they are", help)
+    statuses = session.statuses(derived.planned(session).values())
+    kept = {name: status for name, status in statuses.items() if status.fresh}
+    if not kept:
+        raise GradproofError("GP441", "no check has fresh evidence", AS_THEY_ARE, "run gradproof verify first")
     _honest(session, statuses, made_at)
     stage = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         stage.mkdir()
-        made = _fill(stage, session, statuses, wanted, made_at, listener)
+        made = _fill(stage, session, statuses, kept, wanted, made_at, listener)
         os.rename(stage, out)
     except OSError as error:
-        raise _refused(out, f"it cannot be written: {error}") from error
+        raise listing.refused("GP440", out, f"it cannot be written: {error}") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return made
@@ -295,18 +262,16 @@ def attest(session: Session, wanted: Wanted, listener: Listener = lambda progres
 def stated_time() -> str:
     """The time that a bundle states: SOURCE_DATE_EPOCH (seconds, UTC) where it is set. Raises GradproofError GP440."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given is None:
-        return now()
     try:
-        return datetime.fromtimestamp(int(given), UTC).isoformat(timespec="milliseconds")
+        return now() if given is None else datetime.fromtimestamp(int(given), UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError) as error:
-        found = f"SOURCE_DATE_EPOCH={given!r}"
-        raise GradproofError("GP440", found, "whole seconds since 1970", "set it right, or unset it") from error
+        found, help = f"SOURCE_DATE_EPOCH={given!r}", "set it right, or unset it"
+        raise GradproofError("GP440", found, "whole seconds since 1970", help) from error
 
 
-def _honest(session: Session, statuses: Mapping[str, EvidenceStatus], made_at: str) -> None:
+def _honest(session: Session, statuses: Kept, made_at: str) -> None:
     """Raises GradproofError GP440 where a gate is met on the day that a bundle states, and is not today."""
-    stated = replace(session.demands, now=clock(made_at, statuses))
+    stated = replace(session.demands, now=derived.clock(made_at, statuses))
     today = session.verdicts(statuses, *session.contracts)
     then = session.under(stated).verdicts(statuses, *session.contracts)
     for contract in session.contracts:
@@ -320,124 +285,67 @@ def _honest(session: Session, statuses: Mapping[str, EvidenceStatus], made_at: s
 def free(out: Path) -> Path:
     """The folder to write. Raises GradproofError GP440 where something is there already."""
     out = Path(os.path.abspath(out))
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise _refused(out, "it is no folder")
+    if out.is_symlink() or out.exists() is not out.is_dir():
+        raise listing.refused("GP440", out, "it is no folder")
     if out.is_dir() and any(out.iterdir()):
-        raise _refused(out, "it is not empty")
+        raise listing.refused("GP440", out, "it is not empty")
     if not out.parent.is_dir():
-        raise _refused(out, f"{out.parent} is no folder")
+        raise listing.refused("GP440", out, f"{out.parent} is no folder")
     return out
 
 
-def _refused(out: Path, found: str) -> GradproofError:
-    return GradproofError("GP440", found, "a new or an empty folder", "name another folder", str(out))
-
-
 def _fill(
-    stage: Path,
-    session: Session,
-    statuses: Mapping[str, EvidenceStatus],
-    wanted: Wanted,
-    made_at: str,
-    listener: Listener,
+    stage: Path, session: Session, statuses: Kept, kept: Kept, wanted: Wanted, made_at: str, listener: Listener
 ) -> MadeBundle:
-    kept = {name: s for name, s in statuses.items() if s.fresh}
-    _copy_evidence(stage, session, kept)
-    files = claimed(kept)
-    _copy_sources(stage, session, files)
-    _put(stage, DISTRIBUTIONS, dumped(ran_on()))
-    _put(stage, FILES, files_text(files))
-    wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
-    contradictions = _queries(stage, session, kept, wanted, listener)
+    for entry in derived.ENTRIES:
+        _put(stage, entry.taken(session, kept))
+    wheel = listing.wheel_of(wanted.wheel, derived.claimed(kept)) if wanted.wheel else None
+    contradicted = _queries(stage, session, kept, wanted, listener)
+    left_out = [{"check": name, "reason": statuses[name].reason} for name in sorted({*statuses} - {*kept})]
     manifest = Manifest.model_validate(
-        {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "wheel": wheel, "files": [],
-         "profile": session.options.profile, "packaged": session.workspace.packaged,
-         "contracts": [c.id for c in session.contracts], "sources": sha256_of(stage / FILES),
-         "left_out": [LeftOut(check=name, reason=s.reason) for name, s in sorted(statuses.items()) if not s.fresh]}
+        {"schema": listing.BUNDLE, "says": listing.SAYS, "gradproof": __version__, "made_at": made_at, "wheel": wheel,
+         "profile": session.options.profile, "packaged": session.workspace.packaged, "files": [],
+         "contracts": [c.id for c in session.contracts], "sources": sha256_of(stage / FILES), "left_out": left_out}
     )  # fmt: skip
-    carried = opened(stage, manifest)
-    _unchanged(carried, kept)
-    made = derived.reports(carried, manifest)
-    documents = derived.documents(carried, made, manifest)
-    for name, text in documents.items():
-        _put(stage, name, text)
-    for name, report in made.items():
-        _put(stage, derived.report_path(name), dumped(report))
-    texts = {name: documents[statement_path(name)] for name in made}
-    manifest = manifest.model_copy(update={"files": entries(stage)})
-    if wanted.signer is not None:
-        kept_apart(wanted.signer, manifest.files)
-    _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
-    digest = entry_of(stage, MANIFEST).sha256
-    if wanted.signer is not None:
-        _put(stage, ENVELOPE, dumped(wanted.signer.envelope(payload(digest, texts))))
-    return MadeBundle(manifest, digest, made, tuple(contradictions))
-
-
-def _put(stage: Path, name: str, text: str) -> None:
-    path = stage / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(source.read_bytes())
-
-
-def _copy_evidence(stage: Path, session: Session, kept: Mapping[str, EvidenceStatus]) -> None:
-    """Evidence in the layout of the store."""
-    for checks in session.plans.values():
-        for check in (c for c in checks if c.id in kept):
-            path = Path(str(kept[check.id].path))
-            kind = "gpu" if check.layer == "cuda" else "evidence"
-            _copy(path, stage / kind / path.parent.name / path.name)
-
-
-def _copy_sources(stage: Path, session: Session, files: Mapping[str, str]) -> None:
-    """Contracts with what lies beside them, the workspace's files that the evidence rests on, settings and lock."""
-    root = session.workspace.root
-    for contract in session.known.values():
-        folder = stage / SOURCES / "proofs" / contract.id
-        _copy(contract.path, folder / "contract.yaml")
-        for path in sorted((contract.path.parent / "witnesses").rglob("*.json")):
-            _copy(path, folder / path.relative_to(contract.path.parent))
-    names = [key.removeprefix("ws:") for key, digest in files.items() if key.startswith("ws:") and digest]
-    studies = [p.relative_to(root).as_posix() for p in (root / "reports/rounding.json",) if p.is_file()]
-    studies += [p.relative_to(root).as_posix() for p in sorted((root / "reports/kernels").glob("*.json"))]
-    for name in [*names, *studies, *(n for n in BESIDE if (root / n).is_file())]:
-        _copy(root / name, stage / SOURCES / name)
-    for name in CONTENT:
-        if not (stage / SOURCES / name).is_dir():
-            _put(stage, f"{SOURCES}/{name}/{NOTHING}", "No evidence of this bundle rests on a file of this folder.\n")
-
-
-def _unchanged(carried: Carried, kept: Mapping[str, EvidenceStatus]) -> None:
-    """Raises GradproofError GP441 where what was copied is not what the evidence is about."""
-    for name in kept:
-        status = carried.statuses.get(name)
-        if status is None or not status.fresh:
+    carried = derived.opened(stage, manifest)
+    for name, status in ((name, carried.statuses.get(name)) for name in kept):
+        if status is None or not status.fresh:  # what was copied is not what the evidence is about
             why = status.reason if status else "no contract of the bundle plans it"
             help = "run gradproof verify again, and leave the files alone meanwhile"
-            raise GradproofError("GP441", f"{name}: {why}", "evidence of the sources as they are", help)
+            raise GradproofError("GP441", f"{name}: {why}", AS_THEY_ARE, help)
+    made = derived.reports(carried, manifest)
+    documents = derived.documents(carried, made, manifest)
+    _put(stage, documents)
+    manifest = manifest.model_copy(update={"files": listing.entries(stage)})
+    signer, texts = wanted.signer, {name: documents[listing.statement_path(name)] for name in made}
+    if signer is not None and (own := next((e.path for e in manifest.files if e.sha256 == signer.digest), None)):
+        found, help = f"{own} of the bundle would be the private key", "keep the key outside of the workspace"
+        raise GradproofError("GP475", found, "no key in a bundle", help)
+    _put(stage, {MANIFEST: dumped(manifest.model_dump(mode="json", by_alias=True))})
+    digest = sha256_of(stage / MANIFEST)
+    if signer is not None:
+        _put(stage, {ENVELOPE: dumped(signer.envelope(dumped(listing.of_manifest(digest, texts)).encode()))})
+    return MadeBundle(manifest, digest, made, tuple(contradicted))
 
 
-def _queries(
-    stage: Path, session: Session, kept: Mapping[str, EvidenceStatus], wanted: Wanted, listener: Listener
-) -> list[str]:
+def _put(stage: Path, contents: Contents) -> None:
+    """Write files by their place: texts, and copies of others."""
+    for name, what in contents.items():
+        path = stage / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(what.read_bytes() if isinstance(what, Path) else what.encode())
+
+
+def _queries(stage: Path, session: Session, kept: Kept, wanted: Wanted, listener: Listener) -> list[str]:
     """Write the scripts and their index. Gives what contradicts the evidence, one line each."""
-    checks = sorted((c for cs in session.plans.values() for c in cs if c.id in kept), key=lambda c: c.id)
+    planned = derived.planned(session)
+    checks = [planned[name] for name in sorted(kept)]
     findings = {name: status.evidence.finding for name, status in kept.items() if status.evidence is not None}
     rests = {name: "" if finding.stats.queries else NONE_ASKED for name, finding in findings.items()}
     refusals = {c.id: NOT_RECORDED.get(c.kind, rests[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
-    due = [c for c in checks if not refusals[c.id]]
+    due = [check for check in checks if not refusals[check.id]]
     heard = repeated(session.workspace, due, wanted.jobs, listener) if due else {}
-    rows = []
-    for check in checks:
-        said = heard.get(check.id)
-        stated = index_row(check, findings[check.id], said, refusals[check.id])
-        rows.append(stated)
-        if stated["file"] and said is not None:
-            _put(stage, stated["file"], text_of(check, stated, said))
-    _put(stage, INDEX, dumped(rows))
+    rows = [index_row(check, findings[check.id], heard.get(check.id), refusals[check.id]) for check in checks]
+    pairs = [(check, row) for check, row in zip(checks, rows, strict=True) if row["file"]]
+    _put(stage, {row["file"]: text_of(check, row, heard[check.id]) for check, row in pairs} | {INDEX: dumped(rows)})
     return contradictions(rows)
