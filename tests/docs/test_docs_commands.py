@@ -131,9 +131,6 @@ REFERENCE = {
     "gradproof demo": How(says="HOLDS"),
     "gradproof bound -n 512 --certificate FILE": How("gradproof bound -n 8 --certificate made.json"),
     "gradproof plan-batch -b 16 -n 4 --batches 625 --epochs 100": How(says="157"),
-    "python -P -m gradproof.rounding.edge_cases": How(),
-    "python -P -m gradproof.rounding.edge_cases sizes": How(),
-    "python -P -m gradproof.rounding.edge_cases NAME": How("python -P -m gradproof.rounding.edge_cases swamping"),
     "python -P -m gradproof.rounding.lemma_store --list": How(),
 }
 """Run in an empty folder, about the reference workspace."""
@@ -152,6 +149,9 @@ ELSEWHERE = {
     "gradproof sweep --micro-batch 16 --accum-steps 1,2,4,8,16": ("tests/unit/extras/test_sweep.py", '"sweep"'),
     "python -P -m gradproof.extras.conformance --quick --only special": (
         "tests/unit/extras/test_kernels_special.py", "special"),
+    "python -m tests.edges": ("tests/unit/rounding/test_rounding_scales.py", "edges.tables"),
+    "python -m tests.edges sizes": ("tests/unit/rounding/test_rounding_scales.py", "edges.tables"),
+    "python -m tests.edges NAME": ("tests/unit/rounding/test_rounding_scales.py", "edges.main"),
     "python -m tests.structure": ("tests/house/test_house_structure.py", "structure"),
     "pytest tests/unit/shadow/test_shadow_rounding.py -k name": (
         "tests/unit/shadow/test_shadow_rounding.py", "def test_"),

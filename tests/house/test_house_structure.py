@@ -69,7 +69,7 @@ def test_there_is_no_circle_and_the_rooms_are_small() -> None:
     wide = {"cli": 25, "rounding": 25, "execution/methods": 25, "shadow/follow": 16}
     assert {name: n for name, n in structure.folders().items() if n > wide.get(name, 15)} == {}
     assert int(found["modules"]) <= 250
-    assert structure.lines(structure.SOURCE) <= 57_830
+    assert structure.lines(structure.SOURCE) <= 57_760
     assert int(found["layers of packages"]) <= 9
     assert int(found["longest import path"].partition(":")[0]) <= 14
     assert int(found["longest in one folder"].partition(":")[0]) <= 7

@@ -14,9 +14,10 @@ import pytest
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.cli import dispatch
 from gradproof.core.outcome import Outcome
-from gradproof.rounding import bound as scales, edge_cases as edges, edge_cases as reciprocals, edge_cases as survival
+from gradproof.rounding import bound as scales, edge_cases as reciprocals, edge_cases as survival
 from gradproof.rounding.accumulation import Setting, error_of
 from gradproof.rounding.bound import answer, proved, thresholds, witness
+from tests import edges
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "edges.md"
 EPS = Fraction(1, 10**5)

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from test_whole_real import started, windows
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.judge.two_runs import check_whole
+from gradproof.shadow.request import Request
 from gradproof.shadow.tape.run import Run
+from tests import checked
 from tests.checked import check
 from tests.soundness.compose import normed
 from tests.soundness.kit import Batch, Job
@@ -175,3 +179,23 @@ def test_a_step_that_a_loss_scaler_leaves_out_is_no_tail_that_is_dropped(dropped
 
     found = check(step, accum_steps=3, micro_batch=2, windows=2, tail=1).result("GA-INV-003").outcome
     assert found is (REFUTED if dropped else UNKNOWN)
+
+
+@pytest.mark.parametrize("how", ["numbers", "fake", "watch"])
+def test_infinity_in_the_model_makes_no_clip_endless(how: str) -> None:
+    """A clip at infinity scales nothing. What is infinite below its norm is the model's own."""
+
+    def train(run: Run) -> None:
+        model, optimizer, x, y = started(run)
+        for window in windows(run, x, y):
+            for a, b in window:
+                (F.mse_loss(model(a).clamp(max=float("inf")), b) / len(window)).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    if how == "watch":
+        found = checked.watch(lambda: train(Run(accum_steps=4, micro_batch_size=2, windows=3)), 4, 3)
+    else:
+        found = check_whole(train, "train", Request(fake=how == "fake"))
+    assert found.result("GA-INV-005").outcome is REFUTED, found.result("GA-INV-005").reason

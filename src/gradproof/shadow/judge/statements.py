@@ -33,11 +33,11 @@ HELP: Mapping[str, str] = MappingProxyType({
     SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
     TOKENS: "divide the sum of the losses by the number of valid tokens of the whole window",
 })  # fmt: skip
-"""How to mend what is refuted, where nothing more is known."""
+"""The help for what is refuted, where nothing more is known."""
 Refutations = Iterator[Result]
 """The first one counts."""
 Objections = Iterator[tuple[Any, ...]]
-"""Why something is not proved, its line, and where they are known how to mend it and the outcome."""
+"""Why something is not proved, its line, and where they are known the help and the outcome."""
 INFINITE = "('float', 'inf')"
 
 
