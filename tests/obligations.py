@@ -1,7 +1,8 @@
 """The map from an obligation to its statement, its code, its tests and its mutants: `python -m tests.obligations`.
 
 Everything is read off the source. A function decides an obligation where it names it in the first argument of a call,
-by its id or by a constant that holds the id or a rule of the window table, or in a list that it goes over.
+or in a list that it goes over, by its id or by a constant that holds the id or a rule of the window table. So do those
+that `Judging.decided` asks for what refutes it and for what speaks against it.
 `--out docs/obligations.md` writes it.
 """
 
@@ -99,10 +100,19 @@ def deciders() -> dict[str, dict[str, list[str]]]:
     for path, names in constants().items():
         module = path.relative_to(REPOSITORY / "src" / "gradproof").as_posix()
         for title, function in functions(tree(path)):
-            every = frozenset[str]().union(*(decided(node, names) for node in ast.walk(function)))
-            for name in every:
-                found[name].setdefault(module, []).append(title)
-    return found
+            of = title.rpartition(".")[0] + "."
+            for node in ast.walk(function):
+                for name in decided(node, names):
+                    found[name].setdefault(module, []).extend([title, *(of + one for one in asked(node))])
+    return {name: {at: [*dict.fromkeys(titles)] for at, titles in own.items()} for name, own in found.items()}
+
+
+def asked(node: ast.AST) -> Iterator[str]:
+    """The methods that are asked for what refutes a statement, and for what speaks against it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "decided":
+        for each in (one for argument in node.args[1:] for one in ast.walk(argument)):
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr.startswith("_"):
+                yield each.func.attr
 
 
 def functions(top: ast.AST, of: str = "") -> Iterator[tuple[str, ast.AST]]:

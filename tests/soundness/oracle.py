@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from gradproof.shadow.tape.run import Run, seed
+from gradproof.shadow.tape.run import Run, default_dtype, seed
 from tests.soundness.kit import BLIND, MEETS, RIGHT, Handed, Listening, Probe, Step, Train
 
 NARROW = frozenset({torch.bfloat16, torch.float16})
@@ -143,7 +143,10 @@ class Widened(TorchFunctionMode):
 
 
 def observe(train: Train, run: Run, by: int = 1, **given: Any) -> Seen:
-    """Call a step with a probe, which is `given` how to listen. The rates make up for gradients that are `by` times."""
+    """Call a step with a probe, which is `given` how to listen. The rates make up for gradients that are `by` times.
+
+    In float64 a quotient of two counts is one too: torch makes it in its default dtype.
+    """
     seed(run.seed)
     probe = Probe(**given)
     before = register_optimizer_step_pre_hook(probe.before)
@@ -151,7 +154,8 @@ def observe(train: Train, run: Run, by: int = 1, **given: Any) -> Seen:
     printed = io.StringIO()
     Listening.probe = probe
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
+        wide = torch.float64 if run.dtype is torch.float64 else torch.get_default_dtype()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), default_dtype(wide):
             warnings.simplefilter("ignore")
             returned = train(run)
     finally:

@@ -19,7 +19,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.judge.by_events import summed
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.tape import run_events
-from gradproof.shadow.tape.calls import CLIP, PASS, SCHEDULE, STEP, UNSCALE, ZERO, Patches
+from gradproof.shadow.tape.calls import CLIP, PASS, SCHEDULE, STEP, UNSCALE, ZERO, Patches, steps
 from gradproof.shadow.tape.monitor import Monitor
 from gradproof.shadow.tape.run_events import CHANGED, REWRITTEN, RankSums, SeenEvent
 
@@ -214,6 +214,38 @@ def test_a_schedule_is_seen_but_not_its_construction() -> None:
         own.step()
 
     assert kinds(act) == [STEP, SCHEDULE, SCHEDULE]
+
+
+class Base(torch.optim.SGD):
+    """Its step calls that of its base class, which has hooks of its own once an instance was made."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def test_a_step_is_one_however_it_is_made_and_one_that_raises_has_ended() -> None:
+    """After a closure that raises, each further step is seen, for every reader."""
+    weight = nn.Parameter(torch.ones(1))
+    plain, own = torch.optim.SGD([weight], 0.1), Base([weight], 0.1)
+    noted: list[tuple[str, Any]] = []
+
+    def fails() -> float:
+        raise ArithmeticError
+
+    def before(optimizer: Any) -> None:
+        noted.append(("before", optimizer))
+
+    with steps(before, lambda optimizer: noted.append(("after", optimizer))) as running:
+        own.step()
+        with pytest.raises(ArithmeticError):
+            plain.step(fails)
+        own.step()
+        plain.step()
+        assert running == []
+    assert noted == [
+        ("before", own), ("after", own), ("before", plain), ("before", own), ("after", own), ("before", plain),
+        ("after", plain),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -19,9 +19,12 @@ from gradproof.core.protocol import Event, replay
 from gradproof.shadow.follow.facts import DOMAIN, RunFacts
 from gradproof.shadow.follow.terms import NORMS, Combination, Terms
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, Result
+from gradproof.shadow.result import ALL_DATA, Result
 
-DATA, EQ, LOSS, STALE, STEPS, WIDTH, CLIP, SYNC, TOKENS = OBLIGATIONS
+DATA, EQ, LOSS, STALE, STEPS, WIDTH, CLIP, SYNC, TOKENS = (
+    "GA-DATA-001", "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-SYNC-001",
+    "GA-TOK-001",
+)  # fmt: skip
 HELP: Mapping[str, str] = MappingProxyType({
     DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
     EQ: "the factors of the window's micro-batches have to sum to one, each its share of the window",
