@@ -197,7 +197,7 @@ DATA_WRONG = {
     "every second part of a table is dropped": (
         "def rows(k):\n    return X[k * B :][:B], Y[k * B :][:B]\n"
         "for i in range(12):\n    rows(2 * i); x, y = rows(2 * i + 1)\n",
-        "met nothing, and rows that it took afterwards did",
+        "were never used, and rows that it took after them were",
     ),
     "each epoch begins with batches that are dropped": (
         "for i, (x, y) in enumerate(b for _ in range(2) for k, b in enumerate(loader) if k >= 8):\n",

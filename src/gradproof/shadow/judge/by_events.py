@@ -156,14 +156,16 @@ def reported(monitor: Monitor, equal: bool) -> Result | None:
     return Result(LOSS, Outcome.HOLDS, why, domain="events", reach=RECORDED)
 
 
-def left_out(monitor: Monitor) -> tuple[str, Location] | None:
-    """Batches that a further iteration over a data loader leaves out, with its line; the first may go on with a run."""
+def beside_iterations(results: Mapping[str, Result], monitor: Monitor) -> None:
+    """GA-DATA-001 does not hold where a further iteration over a data loader begins with batches that it leaves out.
+
+    The first one may go on with an earlier run.
+    """
     known = set[int]()
-    for it in monitor.iterations:
+    for it in monitor.iterations if DATA in results else ():
         if it.loader in known and it.left_out:
-            return LEFT_OUT.format(it.left_out, it.read), it.line
+            results[DATA].doubt(LEFT_OUT.format(it.left_out, it.read), it.line)
         known.add(it.loader)
-    return None
 
 
 def summed(sums: RankSums, help: str) -> Result:

@@ -423,11 +423,13 @@ class Judge(Judging):
         held = "no gradient is made of the parameters of an earlier window"
         return self.decided(STALE, self._still_there(), self._left_over(), held)
 
-    def _again(self) -> Iterator[tuple[int, str, set[int], set[int]]]:
+    @cached_property
+    def returning(self) -> list[tuple[int, str, set[int], set[int]]]:
         """Of each gradient the summands that an earlier one had: all of them, and those that were not read again.
 
         With the step and the name.
         """
+        found = []
         for index, (now, at) in enumerate(zip(self.updates, self.windows, strict=True)):
             before = [u for u, number in zip(self.updates, self.windows, strict=True) if number < at]
             read = self._read(index)
@@ -436,11 +438,12 @@ class Judge(Judging):
                 mine, older = map(self.bared, (gradient, earlier))
                 both = mine.keys() & older.keys()
                 again = {t for t in both if mine[t] == older[t] and not self.terms.samples([t]) & read}
-                yield index, one, again | {t for t in both if mine[t] != older[t]}, again
+                found.append((index, one, again | {t for t in both if mine[t] != older[t]}, again))
+        return found
 
     def _still_there(self) -> Refutations:
         """A gradient that still has that of samples of an earlier window."""
-        for index, one, _, again in self._again() if not self.idle() else ():
+        for index, one, _, again in self.returning if not self.idle() else ():
             kept, at = sorted(t for t in again if self.terms.owners[t] != NOBODY), self.windows[index]
             if kept:
                 reason = f"the gradient of {one} in window {at + 1} still has that of sample"
@@ -472,7 +475,7 @@ class Judge(Judging):
     def _carried(self) -> Objections:
         """What a gradient shares with an earlier one, or with earlier weights, and what a window began with."""
         terms = self.terms
-        for index, one, carried, again in self._again():
+        for index, one, carried, again in self.returning:
             drawn = any(terms.made_with(term, ("draw",)) for term in again)
             if drawn or any(terms.owners[term] != NOBODY for term in carried):
                 what = f"the gradient of {one} in window {self.windows[index] + 1}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -45,7 +46,7 @@ SKIPPED = "this batch of the data loader, between others of its iteration that w
 AXIS = "along which axis of its data samples lie was not shown: the axis has to be shown, as by a slice of a table"
 SHUFFLED = "rows of a micro-batch were moved, or taken one for another, before they were met: samples meet"
 PARTLY = "some rows of this batch of the data loader were never used: they are in no gradient"
-UNUSED = "rows that this line took out of a table met nothing, and rows that it took afterwards did"
+UNUSED = "rows that this line took out of a table were never used, and rows that it took after them were"
 TWICE = "this batch of the data loader has a row that another one of this iteration has"
 REDRAWN = "a generator draws the same numbers again for another micro-batch, and the full batch draws others"
 REREAD = "rows of this batch of the data loader were in one of another iteration over it, and none had come to its end"
@@ -412,12 +413,11 @@ class OneRun(Judging):
         held = "no gradient has a summand from before its window"
         return self.decided(STALE, self._still_there(), self._left_over(), held)
 
-    def _older(self) -> Iterator[tuple[WindowWeights, str, bool, bool]]:
-        """Of each gradient whether it has a summand that the window before had, and one made of its weights: as it was.
-
-        Of a summand that it had the former says it where it has not been there again; the latter of any summand.
-        """
-        terms, old, last = self.terms, set[int](), dict[int, WindowWeights]()
+    @cached_property
+    def older(self) -> list[tuple[WindowWeights, str, bool, bool]]:
+        """Of each gradient two answers: has it a summand of the window before, made of weights of then; or either."""
+        terms, found = self.terms, list[tuple[WindowWeights, str, bool, bool]]()
+        old, last = set[int](), dict[int, WindowWeights]()
         for now in self.windows:
             before, last[now.step.optimizer] = last.get(now.step.optimizer, now), now
             if before is now:
@@ -430,10 +430,12 @@ class OneRun(Judging):
                 kept = () if earlier is None else (earlier, now.step.begun_with.get(parameter, {}))
                 again = mine & {terms.bare(term)[0] for value in kept for term in value}
                 still = any(terms.made_of(term, old, known) for term in again)
-                yield now, parameter, still, bool(again) or any(terms.made_of(term, old, known) for term in mine)
+                either = bool(again) or any(terms.made_of(term, old, known) for term in mine)
+                found.append((now, parameter, still, either))
+        return found
 
     def _still_there(self) -> Refutations:
-        for now, parameter, still, _ in self._older():
+        for now, parameter, still, _ in self.older:
             if still:
                 reason = f"the gradient of {parameter} still has that of the window before"
                 yield self._result(STALE, Outcome.REFUTED, reason, now.step.location)
@@ -441,8 +443,8 @@ class OneRun(Judging):
     def _left_over(self) -> Objections:
         if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
             yield "there is one window; nothing could be left over", self._location()
-        for now, parameter, _, older in self._older():
-            if older:
+        for now, parameter, _, either in self.older:
+            if either:
                 what = f"the gradient of {parameter} is made of something that the window before was made of"
                 yield what, now.step.location
         owned = {name for window in self.windows for name in window.step.order}

@@ -36,10 +36,9 @@ from gradproof.shadow.follow.recorded import Recorded
 from gradproof.shadow.follow.rows import digests
 from gradproof.shadow.follow.terms import HELP, TimeLimit
 from gradproof.shadow.follow.unseen import TAKEN, copies, frozen_heap, made, ran, replaced, taken_away, ways_out
-from gradproof.shadow.judge.by_events import WithEvents, beside_refuted, left_out, reported, summed
+from gradproof.shadow.judge.by_events import WithEvents, beside_iterations, beside_refuted, reported, summed
 from gradproof.shadow.judge.one_run import OneRun
 from gradproof.shadow.judge.seen_windows import left_over
-from gradproof.shadow.judge.statements import DATA
 from gradproof.shadow.judge.steps import StepRuling
 from gradproof.shadow.locations import Location, user_location, users_warnings
 from gradproof.shadow.ops.schema import tensors_in
@@ -275,9 +274,7 @@ class ScriptWatch(Monitor):
                 results[one.obligation] = one
         equal = "GA-EQ-001" in results and results["GA-EQ-001"].outcome is Outcome.HOLDS
         sums = summed(self.details.sums, FUNCTION) if self.world > 1 else None
-        left = left_out(self)
-        if DATA in results and left is not None:
-            results[DATA].doubt(*left)
+        beside_iterations(results, self)
         others = (ruling.result(), reported(self, equal), sums)
         return results | {one.obligation: one for one in others if one is not None}
 

@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from gradproof.shadow.locations import frames
 from gradproof.shadow.ops.schema import tensors_in
 
 Replacement = Callable[..., Any]
@@ -104,8 +105,7 @@ class Patches:
             for cls in all_subclasses(owner):
                 self.method(cls, name, around)
         for module, name in FUNCTIONS.get(kind, ()):
-            original = vars(module).get(name)
-            if original is not None and not any(original is ours for _, ours in self._functions.values()):
+            if (original := vars(module).get(name)) is not None:
                 self.function(original, around)
                 self.attribute(module, name, self._functions[id(original)][1])
         if kind == SCHEDULE:
@@ -201,8 +201,7 @@ def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterat
         del running[at:], callers[at:]
 
     def begins(optimizer: Any, *_: Any) -> None:
-        caller = sys._getframe(1)
-        outer = {*above(caller)}
+        caller, outer = sys._getframe(1), {*frames()}
         cut(next((at for at, one in enumerate(callers) if one not in outer), len(callers)))
         if not any(one is optimizer for one in running):
             before(optimizer)
@@ -218,12 +217,6 @@ def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterat
 
     with register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends):
         yield running
-
-
-def above(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames that called one."""
-    while frame is not None and (frame := frame.f_back) is not None:
-        yield frame
 
 
 def holding(wanted: Set[int], besides: Set[str] = frozenset()) -> list[tuple[Any, str, Any]]:

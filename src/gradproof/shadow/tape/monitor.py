@@ -239,10 +239,10 @@ class Monitor(KeptWindows):
         """
         if torch.compiler.is_compiling() or self.inside or not torch.is_grad_enabled():
             return
-        seen, first = self._since, next(module.parameters(), None)
-        weighs = first is not None
+        first = next(module.parameters(), None)
         if first is not None and first.is_meta:
             return  # its costs are counted, and it trains nothing
+        seen, weighs = self._since, first is not None
         if id(module) not in seen.inner:
             seen.inner.update(id(part) for part in module.modules() if part is not module)
             self.details.state.modules[id(module)] = module
